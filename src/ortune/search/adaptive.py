@@ -320,7 +320,7 @@ def _describe_expectation(view: View, expectation: Expectation) -> str:
     return (
         f"{size}expected speed-up {speedup.value:.2g}x ({speedup.low:.2g}-{speedup.high:.2g}), "
         f"best so far {math.exp(-_best_log_ratio(view)):.2g}x; {100 * expectation.keeps:.0f} % "
-        f"chance of meeting the accuracy budget, about {expectation.seconds:.0f} s to try"
+        f"chance that its accuracy is accepted, about {expectation.seconds:.0f} s to try"
     )
 
 

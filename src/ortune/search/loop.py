@@ -26,8 +26,8 @@ from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import make_stopping_rule
 from ortune.search.adaptive import list_likely_recipes
 from ortune.search.compare import (
-    find_acceptable,
     has_proved_speedup,
+    is_acceptable,
     is_beaten,
     is_estimated_faster,
     select_finalists,
@@ -200,8 +200,8 @@ class _Loop:
         self.sink(TimeLeft(self.aim.total_remaining_s()))
 
     def _make_reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
-        parts = {i for part in self.context.parts.values() for i in part.indices}
-        return Reserve(trials or self._list_trials(), self.attempts.pair_seconds, len(parts))
+        seconds = self.attempts.pair_seconds
+        return Reserve(trials or self._list_trials(), seconds, self._count_samples())
 
     # --- stages -----------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class _Loop:
             if view.has_trial(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
             stop = make_stopping_rule(
-                proposal.plan, view.trials, self.goal, strict=self.aim.strict
+                proposal.plan, view.acceptable, self.goal, strict=self.aim.strict
             )
             if self.context.ahead is not None:
                 self.context.ahead.begin(list_likely_recipes(view, proposal))
@@ -295,6 +295,8 @@ class _Loop:
             surveys=self.regions.surveys,
             by_region=self.regions.possible,
             former=self.attempts.ledger.former,
+            samples=self._count_samples(),
+            looked_at=self.attempts.ledger.count_looked_at(),
         )
 
     def _list_trials(self) -> list[Trial]:
@@ -388,8 +390,11 @@ class _Loop:
         return sorted(fit, key=lambda trial: trial is not first)
 
     def _find_acceptable(self, trials: Sequence[Trial]) -> Trial | None:
-        samples = len({i for part in self.context.parts.values() for i in part.indices})
-        return find_acceptable(trials, samples, self.attempts.ledger.count_looked_at())
+        samples, plans = self._count_samples(), self.attempts.ledger.count_looked_at()
+        return next((trial for trial in trials if is_acceptable(trial, samples, plans)), None)
+
+    def _count_samples(self) -> int:
+        return len({i for part in self.context.parts.values() for i in part.indices})
 
     def _is_confirmed(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""

@@ -13,7 +13,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, UntriedPlan
-from ortune.search.compare import to_beat
+from ortune.search.compare import is_acceptable, to_beat
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.recipe.space import Space
 from ortune.search.reserve import OVER
@@ -37,6 +37,8 @@ class View:
             latency still may win.
         by_region: Whether a survey may be asked for.
         former: Trials of earlier commands that are void: of what they took may be learnt.
+        samples: How many there are to judge finalists by; None where any number can be had.
+        looked_at: Plans whose accuracy was read so far.
     """
 
     facts: Facts
@@ -51,6 +53,8 @@ class View:
     surveys: Sequence[Survey] = ()
     by_region: bool = False
     former: Sequence[Trial] = ()
+    samples: int | None = None
+    looked_at: int = 1
 
     @property
     def spare(self) -> float:
@@ -64,8 +68,19 @@ class View:
 
     @cached_property
     def to_beat(self) -> float:
-        """The latency ratio above which no plan can win."""
-        return to_beat(self.trials, self.goal)
+        """The latency ratio above which no plan can win: of the fastest that may be accepted."""
+        return to_beat(self.acceptable, self.goal)
+
+    @cached_property
+    def acceptable(self) -> Sequence[Trial]:
+        """The original, and trials of plans that so many samples may show to keep the budget."""
+        return [self.trials[0], *filter(self.is_acceptable, self.trials[1:])]
+
+    def is_acceptable(self, trial: Trial) -> bool:
+        """Whether a plan is accepted if it loses as little on all samples as so far."""
+        if self.samples is None:
+            return True
+        return is_acceptable(trial, self.samples, self.looked_at)
 
     def find_trial(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""

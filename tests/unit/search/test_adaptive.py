@@ -123,6 +123,22 @@ def test_it_ends_where_nothing_may_gain() -> None:
     assert last.effort == "search", "the fastest screened plan is timed in full before the finals"
 
 
+def test_what_so_few_samples_cannot_show_is_not_what_others_have_to_beat() -> None:
+    hinted = trial(Proposal(Plan(AS_IS, BF16), "screen", ""), 0.5, 0.5)
+    seen = replace(hinted.scores[0], verdict=Verdict.UNDECIDED, chance=0.4)
+    fused = Plan(Recipe("fused", (parse_plugin(Transform, "simplify"),)), OPENVINO)
+    known = [replace(hinted, scores=(seen,)), trial(Proposal(fused, "search", ""), 0.8)]
+    few, many = (view(known, samples=count) for count in (40, 400))
+    assert not few.is_acceptable(known[0]) and many.is_acceptable(known[0])
+    assert few.to_beat == 0.8 and many.to_beat == 0.5
+    quantized = Plan(Recipe("int8", (Int8Static(),)), BF16)
+    short, enough, exact = (
+        Expectations(one).estimate_plans([plan])[0].keeps
+        for one, plan in ((few, quantized), (many, quantized), (few, Plan(AS_IS, OPENVINO)))
+    )
+    assert short < 0.6 * enough < exact, "what loses as much is not accepted either"
+
+
 @pytest.mark.parametrize(("share", "families"), [(0.1, 8), (9.0, 5)])
 def test_families_that_may_win_come_before_settings(
     share: float, families: int, monkeypatch: pytest.MonkeyPatch

@@ -62,9 +62,9 @@ def _list_points(
     x_ends: tuple[float, float],
     y_ends: tuple[float, float],
 ) -> list[dict[str, Any]]:
-    """Return a row a point, those beyond the axes at their ends."""
+    """Return a row a point, those beyond the axes at their ends, the winner's on top of others."""
     names = _name_points(plot, points, x_ends, y_ends)
-    return [
+    rows = [
         {
             "x": _clip(p.x, x_ends),
             "y": _clip(p.y, y_ends),
@@ -82,6 +82,7 @@ def _list_points(
         }
         for index, p in enumerate(points)
     ]
+    return sorted(rows, key=lambda row: row["tone"] == "win")
 
 
 def _name_points(

@@ -16,7 +16,7 @@ from functools import cached_property
 from statistics import fmean
 
 from ortune.core.step import Recipe, Step
-from ortune.core.trial import Plan, Status, Trial
+from ortune.core.trial import Plan, Status, Trial, Verdict
 from ortune.search.expectation import priors
 from ortune.search.expectation.durations import Durations, list_timed_trials
 from ortune.search.expectation.features import (
@@ -45,7 +45,8 @@ class Expectation:
 
     Attributes:
         latency: Logarithm of its latency over the original's.
-        keeps: The chance that it runs and keeps the budget.
+        keeps: The chance that it runs and that the samples there are show that it keeps the
+            budget.
         seconds: What trying it costs.
         log_budget_utilization: Logarithm of what it loses over what the budget lets it lose.
         size: Logarithm of the bytes of its files over the original's.
@@ -88,10 +89,10 @@ class Expectations:
     def _estimate_plan(self, plan: Plan, latency: Normal, log_utilization: Normal) -> Expectation:
         died = self._failure_counts[plan_family(plan)]
         runs = self._numbers["runs"] * self._numbers["runs again"] ** died
-        keeps = runs * log_utilization.probability_below(0.0) if plan.lossy else runs
+        kept = log_utilization.probability_below(self._log_reach) if plan.lossy else 1.0
         return Expectation(
             latency,
-            keeps,
+            runs * kept,
             self.durations.estimate_trial_s(plan),
             self.estimate_log_size(plan.recipe),
             log_utilization,
@@ -194,6 +195,25 @@ class Expectations:
             at = trial.plan.recipe.steps, backend_precision(trial.plan.backend)
             lowest[at] = min(self._log_utilization(trial), lowest.get(at, math.inf))
         return lowest
+
+    @cached_property
+    def _log_reach(self) -> float:
+        """Return the strain up to which so many samples may show that a plan keeps the budget.
+
+        It lies half way between the least strain that they cannot show and the next below it that
+        they can, of the plans scored so far; 0, the budget itself, where all that keep it may be
+        accepted.
+        """
+        keep = [
+            (self._log_utilization(trial), self._view.is_acceptable(trial))
+            for trial in self._trials_with_score
+            if trial.plan.lossy and trial.score and trial.score.verdict is not Verdict.FAILS
+        ]
+        refused = min((strain for strain, acceptable in keep if not acceptable), default=None)
+        if refused is None:
+            return 0.0
+        below = [strain for strain, acceptable in keep if acceptable and strain < refused]
+        return (refused + max(below, default=LEAST)) / 2
 
     def _log_utilization(self, trial: Trial) -> float:
         assert trial.score is not None

@@ -40,4 +40,5 @@ class Hang(Backend):
     def _hang(self) -> None:
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end:
-            time.sleep(0 if self.computes else _SECONDS)
+            if not self.computes:  # sleep(0) waits for a timer: it asks for no CPU meanwhile
+                time.sleep(_SECONDS)
