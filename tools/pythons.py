@@ -5,8 +5,9 @@
     python -m tools.pythons dist/ortune-0.1.0-py3-none-any.whl --tests core,graph,data,bundle
 
 Each interpreter gets a clean environment of its own in ``build/pythons``, where nothing of the
-checkout is seen. There the demo runs with nothing but the wheel; then the tests' packages are
-installed, without torch, and every folder of ``tests/unit`` runs. What is done is kept for the
+checkout is seen. There the demo runs with nothing but the wheel, on the locked packages and, in
+an environment of its own, on the newest ones; then the tests' packages are installed, without
+torch, and every folder of ``tests/unit`` runs. What is done is kept for the
 same code, so that a run that was stopped, or is given ``--seconds``, goes on where it ended.
 Results: ``benchmarks/results/pythons.json``. The package's metadata claims those, and no others.
 
@@ -45,6 +46,13 @@ FAST = (
 _ASK = (
     "import ensurepip, venv, platform as p; print(p.python_implementation(), p.python_version())"
 )
+_PACKAGES = """
+import importlib.metadata as m, json, pathlib, sysconfig
+names = ("onnxruntime", "onnx", "onnx-ir", "numpy")
+size = sum(p.stat().st_size for p in pathlib.Path(sysconfig.get_path("purelib")).rglob("*")
+           if p.is_file())
+print(json.dumps({"packages": {name: m.version(name) for name in names}, "bytes": size}))
+"""
 _PIP = ("-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-compile")
 
 
@@ -106,6 +114,7 @@ class Environment:
         self._home = WORK / f"{minor}-{_digest(wheel)[:12]}"
         self._kept = self._home / "done.json"
         self._python = self._home / "venv" / "bin" / "python"
+        self._newest = self._home / "newest" / "bin" / "python"
         self._done: dict[str, Any] = (
             json.loads(self._kept.read_text()) if self._kept.is_file() else {}
         )
@@ -132,6 +141,7 @@ class Environment:
             "python": self._version,
             "version": self._done.get("demo", {}).get("version"),
             "demo": self._done.get("demo"),
+            "newest": self._done.get("demo on newest packages"),
             "unit tests": {key: sum(one[key] for one in tests) for key in ("passed", "skipped")},
             "failed": [line for name, one in self._done.items() if one.get("failed")
                        for line in _list_failures(name, one["failed"])],
@@ -139,8 +149,10 @@ class Environment:
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield "install", self._install
-        yield "demo", self._demo
+        yield "demo", lambda: self._demo(self._python)
         if self._tests:
+            yield "newest packages", self._install_newest
+            yield "demo on newest packages", self._demo_newest
             yield "test packages", self._test_packages
         for path in self._tests:
             yield path.relative_to(ROOT).as_posix(), lambda path=path: self._run_tests(path)
@@ -154,12 +166,24 @@ class Environment:
             or self._call([*pip, "-r", lock])
         )
 
-    def _demo(self) -> dict[str, Any]:
+    def _install_newest(self) -> dict[str, Any]:
+        """Install the wheel in a second environment with whatever packages pip chooses."""
+        pip = [str(self._newest), *_PIP]
+        return self._call([self._base, "-m", "venv", str(self._home / "newest")]) or self._call(
+            [*pip, "--upgrade", str(self._wheel)]
+        )
+
+    def _demo_newest(self) -> dict[str, Any]:
+        """Run the demo there; say which versions it ran on, and how many bytes they take."""
+        said = self._output([str(self._newest), "-c", _PACKAGES], self._home).stdout
+        return self._demo(self._newest) | json.loads(said)
+
+    def _demo(self, python: Path) -> dict[str, Any]:
         """Run the demo as a user does, in an empty folder."""
         here = self._home / "demo"
         shutil.rmtree(here, ignore_errors=True)
         here.mkdir()
-        ortune = str(self._python.with_name("ortune"))
+        ortune = str(python.with_name("ortune"))
         version = self._output([ortune, "--version"], here).stdout.strip()
         done = self._output([ortune, "demo", "--json"], here)
         if done.returncode:

@@ -1,8 +1,8 @@
 """What verbs end with on a terminal, as text: ``python -m tools.terminal`` writes the page.
 
 Answers are fixed ones, so that the page only changes with what is printed; a test compares the
-two. ``--measure`` also runs what measures this machine and cannot be compared: bench and
-doctor.
+two. ``--measure`` also runs what measures this machine and cannot be compared: bench, doctor, and
+two searches on a terminal, whose bars are read.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import io
 import json
 import math
 import os
+import pty
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -38,9 +41,8 @@ from ortune.search.experiment.ledger import read_study
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "docs" / "terminal.md"
 MODEL = HOME / "src" / "ortune" / "data" / "zoo" / "digit_cnn.onnx"
-RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
-"""What the bars of searches said: a test reads that they never run backwards."""
 _RUN = HOME / "tests" / "fixtures" / "before_rooms" / "runs" / "padded"
+_BAR = re.compile("[━─]+ (\\d+) % ")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEAD = """# On a terminal
 
@@ -166,7 +168,50 @@ def measure() -> str:
     verbs = [["bench", MODEL.name, "--on", on, "--time", "2", "--sets", "2"], ["doctor"]]
     with _stay_in(MODEL.parent):
         parts = [f"## {words[0]}\n\n{_describe_widths(_measure_once(words))}" for words in verbs]
-    return "\n".join(parts)
+    return "\n".join([*parts, _describe_bars(("1m", "3m"))])
+
+
+def _describe_bars(times: Sequence[str]) -> str:
+    """Return what the bars of demos said at each tenth of the time that these took."""
+    lines = []
+    for limit in times:
+        drawn, took_s = record_bar(limit)
+        said = [
+            max(bar for at, bar in drawn if at <= tenth * took_s / 10) for tenth in range(1, 11)
+        ]
+        late = [abs(100 * at / took_s - bar) for at, bar in drawn if at > took_s / 3]
+        lines.append(
+            f"{limit:>4}  {' '.join(f'{bar:3}' for bar in said)}   "
+            f"{took_s:.0f} s; {max(late):.0f} points off at most, from a third on"
+        )
+    text = "\n".join(["time   10  20  30  40  50  60  70  80  90 100 % of it", *lines])
+    return f"## The bar\n\nWhat the bar of `ortune demo --time` said:\n\n{_fence('percent', text)}"
+
+
+def record_bar(limit: str) -> tuple[list[tuple[float, int]], float]:
+    """Run a demo on a terminal of 80 columns.
+
+    Returns:
+        Seconds since the start and percent of every bar drawn, and seconds in all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        leader, follower = pty.openpty()
+        command = [sys.executable, "-m", "ortune.cli.main", "demo", "-o", "demo", "--time", limit]
+        began, drawn = time.monotonic(), [(0.0, 0)]
+        with (
+            _set_environment(TERM="xterm", COLUMNS="80"),
+            subprocess.Popen(command, cwd=folder, stdout=follower, stderr=follower),
+        ):
+            os.close(follower)
+            with suppress(OSError):  # the terminal is gone
+                while text := os.read(leader, 65536):
+                    now = time.monotonic() - began
+                    drawn += [
+                        (now, int(bar))
+                        for bar in _BAR.findall(_ESCAPES.sub("", text.decode(errors="replace")))
+                    ]
+        os.close(leader)
+        return drawn, time.monotonic() - began
 
 
 def _measure_once(words: list[str]) -> Callable[[], object]:
@@ -187,7 +232,9 @@ _MEASURED = "<!-- measured -->\n"
 def main() -> None:
     """Write the page; what is measured stays as it is unless it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="run bench and doctor, too")
+    parser.add_argument(
+        "--measure", action="store_true", help="run bench, doctor and two demos, too"
+    )
     former = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     measured = measure() if parser.parse_args().measure else former.partition(_MEASURED)[2]
     text = f"{_HEAD}\n{describe_answers()}\n{_MEASURED}{measured}"

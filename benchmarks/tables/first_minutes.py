@@ -31,12 +31,14 @@ def pythons(results: Results) -> str:
         [
             one["python"] + minor.removeprefix(minor.partition(" ")[0]),
             _demo(one["demo"]),
+            _newest(one.get("newest")),
             f"{one['unit tests']['passed']:,} passed"
             + f", {len(one['failed'])} failed" * bool(one["failed"]),
         ]
         for minor, one in results.items()
     ]
-    return table(["CPython", "demo of the wheel alone, CPU provider", "unit tests"], rows)
+    head = ["CPython", "demo of the wheel alone, CPU provider", "on the newest packages"]
+    return table([*head, "unit tests"], rows)
 
 
 def users(results: Results) -> str:
@@ -67,6 +69,12 @@ def demos(results: Results) -> str:
 
 def _demo(found: Results | None) -> str:
     return "" if found is None else f"{interval(found['speedup'], 2)}, {found['seconds']} s"
+
+
+def _newest(found: Results | None) -> str:
+    if found is None:
+        return ""
+    return f"{_demo(found)}; onnxruntime {found['packages']['onnxruntime']}"
 
 
 def _megabytes(size: int) -> str:

@@ -18,13 +18,12 @@ plans lie evenly between 0.8 and 4 times the best, 0.16 % would have ended withi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortune.core.acceptance import Goal
-from ortune.core.trial import Pair, Plan, Trial
+from ortune.core.trial import Pair, Plan
 from ortune.measurement.timing import stats
 from ortune.search.compare import to_beat
+from ortune.search.policy import View
 
 NEAR = 1.02
 """A plan within 2 % of the best is not to be stopped."""
@@ -88,18 +87,17 @@ class StoppingRule:
         return f"stopped early: {shown}x slower than the best"
 
 
-def make_stopping_rule(
-    plan: Plan, trials: Sequence[Trial], goal: Goal, *, strict: bool
-) -> StoppingRule:
+def make_stopping_rule(plan: Plan, view: View, *, strict: bool) -> StoppingRule:
     """Return what a plan's trial is stopped by: the best other that keeps the budget so far.
 
-    A plan that was screened does not run against its own block: that may have been a lucky one.
+    A plan that changes no numbers, and so keeps it for sure, is stopped only by one that may be
+    accepted. A plan that was screened does not run against its own block: that may have been a
+    lucky one.
 
     Args:
-        trials: The original first.
-        strict: What is only likely to keep it may not win: a plan that changes no numbers, and
-            so keeps it for sure, is not stopped by one that does.
+        strict: What is only likely to keep the budget may not win.
     """
+    original, *tried = view.trials if plan.lossy else view.acceptable
     certain = strict and not plan.lossy
-    rivals = [t for t in trials[1:] if t.plan != plan and not (certain and t.plan.lossy)]
-    return StoppingRule(to_beat([trials[0], *rivals], goal))
+    rivals = [t for t in tried if t.plan != plan and not (certain and t.plan.lossy)]
+    return StoppingRule(to_beat([original, *rivals], view.goal))

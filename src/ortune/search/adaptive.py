@@ -111,7 +111,7 @@ class Adaptive:
             expectation = _describe_expectation(view, first.expected)
             mixes = first.mixed > first.worth
             return _make_proposal(first.candidate, "search", expectation + _AS_BASE * mixes)
-        limit = (1 + self.near) * math.exp(_best_log_ratio(view))
+        limit = (1 + self.near) * view.fastest
         for trial in select_leaders(view.trials, view.goal):
             near = trial.ratio is not None and trial.ratio.value <= limit
             if (
@@ -275,23 +275,18 @@ def _comes_first(survey: SurveyCandidate, plan: _RankedCandidate | None, spare: 
     return not fits_later and survey.gain > plan.worth + plan.mixed
 
 
-def _best_log_ratio(view: View) -> float:
-    """Return the log-ratio above which no plan can win; 0 is the original's."""
-    return math.log(max(view.to_beat, 1e-9))
-
-
 def _make_worth(view: View) -> Callable[[Expectation], float]:
     """Return what says how much a plan is expected to gain: of the latency, or else of the bytes.
 
     Where size or memory is preferred a plan must not be slower; weights are most of both. Of what
     is as small the fastest is wanted.
     """
-    best = _best_log_ratio(view)
+    fastest, best = (math.log(max(ratio, 1e-9)) for ratio in (view.fastest, view.to_beat))
     if view.goal.prefer == "speed":
-        return lambda expectation: expectation.compute_expected_gain(best)
+        return lambda expectation: expectation.compute_expected_gain(fastest, best)
     fit, first = select_leaders(view.trials, view.goal), view.trials[0].size or 1
     least = math.log(min([1.0, *(trial.size / first for trial in fit if trial.size)]))
-    fastest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0
+    quickest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0
 
     def worth(expectation: Expectation) -> float:
         smaller = expectation.latency.probability_below(0.0) * expectation.size.improvement_over(
@@ -299,7 +294,7 @@ def _make_worth(view: View) -> Callable[[Expectation], float]:
         )
         as_small = expectation.size.probability_below(least + _AS_SMALL)
         return expectation.keeps * (
-            smaller + as_small * expectation.latency.improvement_over(min(0.0, fastest))
+            smaller + as_small * expectation.latency.improvement_over(min(0.0, quickest))
         )
 
     return worth
@@ -319,8 +314,8 @@ def _describe_expectation(view: View, expectation: Expectation) -> str:
     speedup = _expect_speedup(expectation)
     return (
         f"{size}expected speed-up {speedup.value:.2g}x ({speedup.low:.2g}-{speedup.high:.2g}), "
-        f"best so far {math.exp(-_best_log_ratio(view)):.2g}x; {100 * expectation.keeps:.0f} % "
-        f"chance that its accuracy is accepted, about {expectation.seconds:.0f} s to try"
+        f"best so far {1 / max(view.fastest, 1e-9):.2g}x; {100 * expectation.keeps:.0f} % "
+        f"chance of meeting the accuracy budget, about {expectation.seconds:.0f} s to try"
     )
 
 

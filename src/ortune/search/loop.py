@@ -241,9 +241,7 @@ class _Loop:
                 continue
             if view.has_trial(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            stop = make_stopping_rule(
-                proposal.plan, view.acceptable, self.goal, strict=self.aim.strict
-            )
+            stop = make_stopping_rule(proposal.plan, view, strict=self.aim.strict)
             if self.context.ahead is not None:
                 self.context.ahead.begin(list_likely_recipes(view, proposal))
             trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)

@@ -72,6 +72,11 @@ class View:
         return to_beat(self.acceptable, self.goal)
 
     @cached_property
+    def fastest(self) -> float:
+        """The latency ratio of the fastest that keeps the budget as far as was seen, at most 1."""
+        return to_beat(self.trials, self.goal)
+
+    @cached_property
     def acceptable(self) -> Sequence[Trial]:
         """The original, and trials of plans that so many samples may show to keep the budget."""
         return [self.trials[0], *filter(self.is_acceptable, self.trials[1:])]

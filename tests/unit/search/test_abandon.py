@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from benchmarks.result_files import find_results
 from tests.unit import studies
+from tests.unit.search.test_adaptive import view
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import FASTEST
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
-from ortune.core.trial import Block, Burst, Pair, Plan
+from ortune.core.trial import Block, Burst, Pair, Plan, Verdict
 from ortune.search.abandon import NEAR, StoppingRule, make_stopping_rule
 
 BASE = 1_000_000
@@ -89,17 +89,23 @@ def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
     assert NEAR == 1.02
 
 
-def test_a_proof_stops_an_exact_plan_only_by_exact_ones() -> None:
+def test_an_exact_plan_is_stopped_only_by_what_may_be_accepted() -> None:
     original, exact = studies.baseline(), Plan(Recipe("clean"), Cpu(threads=1))
     lossy = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=2))
     trials = [original, studies.trial("e", exact, 0.8), studies.trial("l", lossy, 0.3)]
     one, other = replace(exact, backend=Cpu(threads=3)), replace(lossy, backend=Cpu(threads=3))
+    known = replace(view(), trials=trials)
     for plan, strict, best in ((one, True, 0.8), (one, False, 0.3), (other, True, 0.3)):
-        assert make_stopping_rule(plan, trials, FASTEST, strict=strict).best == best
+        assert make_stopping_rule(plan, known, strict=strict).best == best
+    score = replace(trials[2].scores[0], verdict=Verdict.UNDECIDED, chance=0.4)
+    known = replace(known, trials=[*trials[:2], replace(trials[2], scores=(score,))], samples=1)
+    for plan, best in ((one, 0.8), (other, 0.3)):
+        assert make_stopping_rule(plan, known, strict=False).best == best, "so few show nothing"
 
 
 def test_a_plan_that_is_timed_again_does_not_run_against_its_own_first_block() -> None:
     lucky, other = (Plan(Recipe("clean"), Cpu(threads=n)) for n in (1, 2))
     trials = [studies.baseline(), studies.trial("a", lucky, 0.25), studies.trial("b", other, 0.4)]
-    assert make_stopping_rule(lucky, trials, FASTEST, strict=False).best == 0.4
-    assert make_stopping_rule(other, trials, FASTEST, strict=False).best == 0.25
+    known = replace(view(), trials=trials)
+    assert make_stopping_rule(lucky, known, strict=False).best == 0.4
+    assert make_stopping_rule(other, known, strict=False).best == 0.25

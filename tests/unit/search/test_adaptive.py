@@ -133,10 +133,17 @@ def test_what_so_few_samples_cannot_show_is_not_what_others_have_to_beat() -> No
     assert few.to_beat == 0.8 and many.to_beat == 0.5
     quantized = Plan(Recipe("int8", (Int8Static(),)), BF16)
     short, enough, exact = (
-        Expectations(one).estimate_plans([plan])[0].keeps
+        Expectations(one).estimate_plans([plan])[0]
         for one, plan in ((few, quantized), (many, quantized), (few, Plan(AS_IS, OPENVINO)))
     )
-    assert short < 0.6 * enough < exact, "what loses as much is not accepted either"
+    assert short.keeps == enough.keeps < 1
+    assert short.shown < 0.6 and enough.shown == exact.shown == 1, "what loses as much is unshown"
+    latency = Normal(math.log(0.6), 0.0)
+    gains = [
+        replace(one, latency=latency).compute_expected_gain(math.log(0.5), math.log(0.8))
+        for one in (short, exact)
+    ]
+    assert gains[0] < 0.6 * gains[1], "slower than the fastest, it wins only if it can be accepted"
 
 
 @pytest.mark.parametrize(("share", "families"), [(0.1, 8), (9.0, 5)])

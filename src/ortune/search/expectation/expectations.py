@@ -45,11 +45,11 @@ class Expectation:
 
     Attributes:
         latency: Logarithm of its latency over the original's.
-        keeps: The chance that it runs and that the samples there are show that it keeps the
-            budget.
+        keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
         log_budget_utilization: Logarithm of what it loses over what the budget lets it lose.
         size: Logarithm of the bytes of its files over the original's.
+        shown: Where it keeps the budget, the chance that the samples there are can show it.
     """
 
     latency: Normal
@@ -57,10 +57,16 @@ class Expectation:
     seconds: float
     size: Normal = _SAME
     log_budget_utilization: Normal = _EXACT
+    shown: float = 1.0
 
-    def compute_expected_gain(self, best: float) -> float:
-        """Return the expected gain over the best log-ratio so far."""
-        return self.keeps * self.latency.improvement_over(best)
+    def compute_expected_gain(self, fastest: float, to_beat: float) -> float:
+        """Return the expected gain over the best log-ratios so far.
+
+        Over the best that may be accepted where this may be too, else over the fastest: that more
+        samples would do is worth knowing.
+        """
+        gain, lead = map(self.latency.improvement_over, (to_beat, fastest))
+        return self.keeps * (self.shown * gain + (1 - self.shown) * lead)
 
 
 class Expectations:
@@ -89,13 +95,17 @@ class Expectations:
     def _estimate_plan(self, plan: Plan, latency: Normal, log_utilization: Normal) -> Expectation:
         died = self._failure_counts[plan_family(plan)]
         runs = self._numbers["runs"] * self._numbers["runs again"] ** died
-        kept = log_utilization.probability_below(self._log_reach) if plan.lossy else 1.0
+        kept, shown = (
+            log_utilization.probability_below(limit) if plan.lossy else 1.0
+            for limit in (0.0, self._log_reach)
+        )
         return Expectation(
             latency,
             runs * kept,
             self.durations.estimate_trial_s(plan),
             self.estimate_log_size(plan.recipe),
             log_utilization,
+            shown / kept if kept else 0.0,
         )
 
     def _estimate_log_utilization(self, plan: Plan, recipe: Normal) -> Normal:
@@ -201,8 +211,8 @@ class Expectations:
         """Return the strain up to which so many samples may show that a plan keeps the budget.
 
         It lies half way between the least strain that they cannot show and the next below it that
-        they can, of the plans scored so far; 0, the budget itself, where all that keep it may be
-        accepted.
+        they can, of the plans scored so far, or at half of it where there is none below; 0, the
+        budget itself, where all that keep it may be accepted.
         """
         keep = [
             (self._log_utilization(trial), self._view.is_acceptable(trial))
@@ -213,7 +223,7 @@ class Expectations:
         if refused is None:
             return 0.0
         below = [strain for strain, acceptable in keep if acceptable and strain < refused]
-        return (refused + max(below, default=LEAST)) / 2
+        return (refused + max(below, default=refused - 2 * math.log(2))) / 2
 
     def _log_utilization(self, trial: Trial) -> float:
         assert trial.score is not None
