@@ -1,8 +1,8 @@
-"""Pictures of runs' reports for README and docs: ``python -m tools.pictures REPORT.html [NAME]``.
+"""Pictures of pages for README and docs: ``python -m tools.pictures PAGE.html [NAME] [--once]``.
 
 It takes Debian's chromium and playwright. Written is ``docs/pictures/report.png``, the first
-screen; with a NAME, the first screen of that run at both widths, light and dark:
-``NAME-1440-light.png`` and its three siblings.
+screen; with a NAME, the first screen of that page at both widths, light and dark:
+``NAME-1440-light.png`` and its three siblings; with ``--once`` the first of them alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 def main() -> None:
     """Draw every picture of the report that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="a page that `ortune report` wrote")
+    parser.add_argument("page", type=Path, help="a page that `ortune report` or a verb wrote")
     parser.add_argument("name", nargs="?", help="what its pictures are called")
+    parser.add_argument("--once", action="store_true", help="1440 pixels and light alone")
     asked = parser.parse_args()
     screens: dict[str, Screen] = {
         f"{asked.name}-{size[0]}-{scheme}": (*size, scheme)
-        for size, scheme in product(SIZES, SCHEMES)
+        for size, scheme in list(product(SIZES, SCHEMES))[: 1 if asked.once else None]
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
@@ -39,7 +40,7 @@ def main() -> None:
             page = browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme=scheme
             )
-            page.goto(asked.report.resolve().as_uri())
+            page.goto(asked.page.resolve().as_uri())
             page.wait_for_selector("svg")
             page.screenshot(path=PICTURES / f"{name}.png")
         browser.close()

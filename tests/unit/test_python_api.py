@@ -24,7 +24,7 @@ OF_THE_TERMINAL = {
     "inspect": {"tables", "nodes", "regions", "tensors"},
     "loadtest": {"page"},
     "optimize": {"quiet"},
-    "verify": {"page"},
+    "verify": {"page", "no_samples"},
 }
 """Options that only choose what is printed: what a function returns holds everything."""
 FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {

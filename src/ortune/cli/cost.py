@@ -10,6 +10,7 @@ from ortune.analysis.costs.requests import Cost, format_money_amount
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_table, print_text
 from ortune.cli.terminal.page import PageOptions, require_page, save_result_page
+from ortune.core import wording
 from ortune.core.request import request
 from ortune.reporting.python.requests import TimelinePage
 
@@ -140,13 +141,13 @@ def _make_option_cells(
         + f" ({row.option.accuracy})" * (row.option.accuracy not in ("", "proved")),
         f"{row.option.inference_s * 1e3:.3f}",
         f"{figures.total_s * 1e3:.3f}",
-        f"{figures.fps_process:.4g}",
-        f"{figures.fps_machine:.4g}",
+        wording.format_rate(figures.fps_process),
+        wording.format_rate(figures.fps_machine),
         *(
             (
                 f"{figures.machines:g}",
                 f"{100 * figures.utilisation:.0f} %",
-                f"{figures.fps_all:.4g}",
+                wording.format_rate(figures.fps_all),
             )
             if loaded
             else ()
@@ -191,7 +192,7 @@ def _print_devices(costs: Costs) -> None:
         for row in costs.rows:
             fps = count * row.figures.fps_machine
             sufficient = terms.load_per_s is None or fps >= terms.load_per_s
-            cells.append(f"{fps:.4g}" + ("" if sufficient else " (too few)"))
+            cells.append(wording.format_rate(fps) + ("" if sufficient else " (too few)"))
         rows.append(cells)
     names = [f"FPS: {row.option.name}>" for row in costs.rows]
     print_table(("GPUs", f"{terms.currency or 'cost'} per month>", *names), rows)

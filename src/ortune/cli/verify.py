@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,14 @@ _SHOWN = 10
 
 @request
 class _Options(PageOptions, Verify):
-    """Options of the command line."""
+    """Options of the command line.
+
+    Attributes:
+        no_samples: Leave the samples whose answers changed most out of the page.
+    """
+
+    _: KW_ONLY
+    no_samples: bool = False
 
 
 @make_command(_Options)
@@ -34,7 +42,8 @@ def command(options: _Options) -> int:
     require_page(options)
     comparison = run(options)
     other, reference = Path(options.other).name, Path(options.reference).name
-    save_result_page(options, comparison, f"{other} against {reference}")
+    shown = replace(comparison, worst={}) if options.no_samples else comparison
+    save_result_page(options, shown, f"{other} against {reference}")
     result = {
         "reference": options.reference,
         "other": options.other,

@@ -146,6 +146,7 @@ class Lines:
     # Tone of marks -> its meaning, in the order of colours.
     legend: tuple[tuple[str, str], ...] = ()
     named: int = 8  # how many marks may be named at most
+    ends: bool = False  # lines are named at their right ends, else in a legend
 
 
 @dataclass(frozen=True)

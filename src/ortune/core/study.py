@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,17 @@ class SampleScores:
     # Signal-to-noise ratio of each sample's outputs against the original's, dB, held within -200
     # and 200; empty where it was not taken.
     snr_db: tuple[float, ...] = ()
+
+    def list_worst(self, *, higher_is_better: bool, limit: int) -> list[int]:
+        """Return places in these tuples: what lost most first, then what moved most."""
+        sign = 1 if higher_is_better else -1
+
+        def measure(place: int) -> tuple[float, float]:
+            change = sign * (self.scores[place] - self.base[place])
+            snr = self.snr_db[place] if self.snr_db else 0.0
+            return (-math.inf if math.isnan(change) else change, snr)
+
+        return sorted(range(len(self.samples)), key=measure)[:limit]
 
 
 @dataclass(frozen=True)

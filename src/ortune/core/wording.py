@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
     from ortune.core.trial import Interval, Score, Trial
 
 NONE = "-"
+_WHOLE_RATE = 1e4
 _LISTED = re.compile(
     r"""(?:groups|decisions|probabilities|states)=\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\](?:, )?"""
 )
@@ -137,6 +138,11 @@ def format_measurement(trial: Trial, name: str, unit: float) -> str:
         return NONE
     value: int = getattr(trial.measurement, name)
     return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
+
+
+def format_rate(per_second: float) -> str:
+    """Return a rate with four digits, or whole."""
+    return f"{per_second:.4g}" if per_second < _WHOLE_RATE else f"{per_second:,.0f}"
 
 
 def format_count(amount: int, singular: str, plural: str = "") -> str:

@@ -169,7 +169,7 @@ def summarize_profile(profile: Profile) -> Part:
     judged = [entry for entry in verdicts(profile) if not entry.removable]
     ideal = sum(entry.ideal_ns for entry in judged)
     if ideal:
-        pills.append(Pill(f"at most {total / ideal:.2g} times as fast on this machine"))
+        pills.append(Pill(f"as it is, at most {total / ideal:.2g} times as fast on this machine"))
     cost = profile.overhead
     pills.append(Pill(f"profiler's cost {cost:.0%}, taken off", "warn" if cost > 1 else "good"))
     outside = max(0.0, 1 - profile.attributed)
@@ -184,9 +184,11 @@ def summarize_profile(profile: Profile) -> Part:
         tiles.insert(1, Tile("longest kernel", longest, slowest.op_type, name))
     if profile.actions:
         action = profile.actions[0]
-        stake_ns = action.stake_ns
-        gain = f"{format_milliseconds(stake_ns)} ms" if stake_ns else "not known"
-        tiles.append(Tile("most that one change gains", gain, action.title, action.does))
+        estimated = action.estimate_ns is not None
+        gain_ns = action.estimate_ns if estimated else action.stake_ns
+        title = "one change may gain, by estimate" if estimated else "one change gains at most"
+        gain = f"{format_milliseconds(gain_ns)} ms" if gain_ns else "not known"
+        tiles.append(Tile(title, gain, action.title, action.does))
     return summarize(pills, tiles)
 
 
@@ -312,7 +314,7 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
         (
             action.title,
             format_milliseconds(action.stake_ns) if action.stake_ns else "not known",
-            "-" if action.estimate_ns is None else f"-{format_milliseconds(action.estimate_ns)}",
+            "-" if action.estimate_ns is None else format_milliseconds(action.estimate_ns),
             *(
                 [
                     str(action.measured)

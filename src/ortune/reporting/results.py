@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ortune.analysis.benchmark.compare import CompareResult
-from ortune.analysis.costs.cost import Costs
+from ortune.analysis.costs.cost import Costs, format_months
 from ortune.analysis.verification.verify import Comparison
 from ortune.core import wording as say
 from ortune.core.atomic_write import write_text
@@ -29,6 +29,7 @@ from ortune.core.trial import Interval, Verdict
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.html import render_page
 from ortune.reporting.python.compare import build_comparison_parts, describe_total
+from ortune.reporting.sections.answers import show_answers
 from ortune.search.each import ModelSearch
 
 Page: TypeAlias = tuple[str, tuple[Part, ...]]
@@ -130,7 +131,11 @@ def _build_verified(comparison: Comparison) -> Page:
         ranked = sorted(hit, key=lambda layer: -layer.saturated / layer.outputs)[:14]
         bars = tuple(Bar(x.name, (100 * x.saturated / x.outputs,), x.op) for x in ranked)
         blocks[:0] = [Heading(f"Sums that saturate on {simulated.isa}"), Bars("%", bars)]
-    return "verify", (summarize(pills, tiles), Part("scores", tuple(blocks)))
+    parts = [summarize(pills, tiles)]
+    if comparison.answers is not None and comparison.answers.samples:
+        shown = show_answers(comparison.answers, comparison.budget.metric, comparison.worst)
+        parts.append(Part("answers", tuple(shown)))
+    return "verify", (*parts, Part("scores", tuple(blocks)))
 
 
 def _build_costs(costs: Costs) -> Page:
@@ -149,7 +154,7 @@ def _build_costs(costs: Costs) -> Page:
         Tile("per million inferences", million[1], f"was {million[0]}"),
         Tile("per month", month[1], f"was {month[0]}"),
         Tile("paid once", terms.format_money(costs.one_time_cost), "effort and tuning"),
-        Tile("paid back", f"{months:.2g} months" if math.isfinite(months) else "never"),
+        Tile("paid back", format_months(months) if math.isfinite(months) else "never"),
     ]
     bars = tuple(
         Bar(
@@ -172,10 +177,10 @@ def _build_costs(costs: Costs) -> Page:
         (
             row.option.name,
             f"{1e3 * row.option.inference_s:.4g}",
-            f"{row.figures.fps_process:.4g}",
+            say.format_rate(row.figures.fps_process),
             terms.format_money(row.figures.cost_per_million),
             terms.format_money(row.figures.cost_per_month),
-            f"{row.months.value:.2g} months" if math.isfinite(row.months.value) else "-",
+            format_months(row.months.value) if math.isfinite(row.months.value) else "-",
         )
         for row in costs.rows
     )

@@ -97,6 +97,7 @@ ANY = [
     Lines("x", "y", (Line("bad", ((1.0, math.nan), (2.0, 1.0))),), log_x=True),
     Lines("x", "y", (Line("zero", ((0.0, 0.0), (2.0, 1.0)), filled=True),), log_x=True),
     Lines("x", "y", tuple(Line(str(n), ((0.0, n), (1.0, n))) for n in range(15))),
+    Lines("x", "y", (Line(HOSTILE, ((1.0, 1.0), (2.0, 1.0))),), ends=True, log_y=True),
     intervals(),
     intervals(estimate(2.0, 0.0, math.inf), estimate(1e-9, 1e-10, 1e-8, "lose")),
     intervals(estimate(math.nan, math.nan, math.nan, "lose")),
@@ -135,6 +136,16 @@ def test_marks_take_the_colour_of_their_meaning_and_only_seen_meanings_are_in_th
     key = encode_tones(ROOF.legend, ["far", "near"])
     assert key["scale"] == {"domain": ["near", "far"], "range": ["var(--s0)", "var(--s1)"]}
     assert "far from it" in html(ROOF) and "not there" not in html(ROOF)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(log: bool) -> None:
+    lines = tuple(Line(f"line{n}", ((1.0, 1.0), (9.0, last))) for n, last in enumerate((7, 7, 1)))
+    drawn = draw_chart(Lines("x", "y", lines, log_y=log, ends=True))
+    labels = {row["name"]: row for row in values(drawn, layer=-1)}
+    assert {row["x"] for row in labels.values()} == {9.0}
+    assert labels["line2"]["y"] == 1 and labels["line0"]["y"] == pytest.approx(7)
+    assert labels["line1"]["y"] > 7.2, "moved off the one that ends as high"
 
 
 def test_no_more_marks_are_named_than_asked() -> None:

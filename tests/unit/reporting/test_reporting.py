@@ -49,8 +49,6 @@ def hostile(study: Study) -> Study:
 class Tags(HTMLParser):
     """Collects elements, attributes and the nesting."""
 
-    VOID = ("meta", "link", "br", "img", "circle", "path", "polyline")
-
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
@@ -59,7 +57,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "input"):
+        if tag not in ("meta", "link", "input", "img"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

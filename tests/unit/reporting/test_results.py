@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit.analysis.costs.test_cost import NOW, TUNED, WORKED
 from tests.unit.analysis.sensitivity.test_result import found
@@ -23,8 +24,10 @@ from ortune.cli.main import main
 from ortune.cli.terminal.load_page import build_goal_page, build_load_page
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
-from ortune.core.section import Bars, Intervals, Lines, Pills, Tiles
+from ortune.core.section import Bars, Intervals, Lines, Pills, Shots, Tiles
+from ortune.core.study import SampleScores
 from ortune.core.trial import Interval, Score, Verdict
+from ortune.measurement.machine.noise import Advice
 from ortune.metrics.cosine import Cosine
 from ortune.reporting.html import render_page
 from ortune.reporting.precision.regions import summarize_sensitivity
@@ -33,13 +36,19 @@ from ortune.reporting.results import Page, Result, build_result_parts, write_res
 from ortune.serving.load_testing.goal import GoalResult, TriedRow
 from ortune.serving.load_testing.loadtest import LoadTestResult
 
+BUSY = Advice("other processes used 0.9 of 2 CPUs during the run", "close them")
+
 
 def verified(verdict: Verdict) -> Comparison:
     score = Score("cosine", 0.99, 1.0, 0.98, math.inf, 32, verdict, 500, "bootstrap")
-    return Comparison((score,), Budget(Cosine(), 0.999), "", 32, synthetic=False)
+    kept = SampleScores("cosine", (4, 7), (1.0, 1.0), (0.9, 1.0), (12.0, 30.0))
+    picture = {"x": np.random.default_rng(0).random((1, 3, 16, 16), np.float32)}
+    return Comparison(
+        (score,), Budget(Cosine(), 0.999), "", 32, False, answers=kept, worst={4: picture}
+    )
 
 
-def loaded() -> LoadTestResult:
+def loaded(*advice: Advice) -> LoadTestResult:
     def level(callers: int, rate: float, ms: float) -> dict[str, Any]:
         latencies = {f"p{p}_ns": ms * p / 50 * 1e6 for p in (50, 90, 95, 99)}
         workload = f"{HOSTILE} grpc, {callers} callers"
@@ -63,7 +72,7 @@ def loaded() -> LoadTestResult:
         machine={},
         versions={},
         noise={},
-        judgement=NoiseVerdict(False, "", ()),
+        judgement=NoiseVerdict(False, "", advice),
     )
 
 
@@ -117,7 +126,7 @@ def pages(folder: Path) -> dict[str, Page]:
 
 
 def test_every_page_begins_with_its_answer_and_draws_before_its_tables(tmp_path: Path) -> None:
-    pictures = {"loadtest": Lines, "cost": Bars, "compare": Intervals}
+    pictures = {"loadtest": Lines, "cost": Bars, "compare": Intervals, "verify": Shots}
     for name, made in pages(tmp_path).items():
         _, parts = made
         assert parts[0].name == "summary"
@@ -127,10 +136,10 @@ def test_every_page_begins_with_its_answer_and_draws_before_its_tables(tmp_path:
         kinds = [type(block) for part in parts[1:] for block in part.blocks]
         tables = [place for place, kind in enumerate(kinds) if kind.__name__ == "Table"]
         assert tables
-        if name in pictures:
-            assert kinds.index(pictures[name]) < tables[0]
+        assert kinds.index(pictures[name]) < tables[0]
         page = write_result_page(made, tmp_path / f"{name}.html").read_text(encoding="utf-8")
-        assert not {"img"} & {tag for tag, _ in parsed(page).found}
+        images = [tag for tag, _ in parsed(page).found if tag == "img"]
+        assert len(images) == (name == "verify"), "none but of the one sample that is there"
 
 
 def test_answers_are_what_the_result_says(tmp_path: Path) -> None:
@@ -145,6 +154,9 @@ def test_answers_are_what_the_result_says(tmp_path: Path) -> None:
     assert first(made["loadtest"]) == ("p99<=5ms: not kept", "bad")
     assert first(made["compare"]) == ("1 of 1 row regressed", "warn")
     assert first(made["cost"])[0].endswith(": tuned")
+    for advice, text in (((), "machine was quiet"), ((BUSY,), "machine: 1 disturbance")):
+        pills = build_load_page(loaded(*advice))[1][0].blocks[0]
+        assert isinstance(pills, Pills) and pills.pills[-1].text == text
 
 
 def test_profile_and_sensitivity_begin_alike() -> None:

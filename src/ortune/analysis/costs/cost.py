@@ -450,12 +450,12 @@ def make_recommendation(
     gain = f"saves {terms.format_money(saved.value)} per month [{low}, {high}]{likely}"
     at = f"{gain}; {once} is back"
     if saved.low > 0 and back.high <= terms.within_months:
-        return Recommendation("do it", name, f"{at} in {_format_months(back.high)} at worst", rule)
+        return Recommendation("do it", name, f"{at} in {format_months(back.high)} at worst", rule)
     if back.value <= CONSIDER_MONTHS:
-        bad = "never" if math.isinf(back.high) else f"in {_format_months(back.high)}"
-        why = f"{at} in {_format_months(back.value)}, at worst {bad}"
+        bad = "never" if math.isinf(back.high) else f"in {format_months(back.high)}"
+        why = f"{at} in {format_months(back.value)}, at worst {bad}"
         return Recommendation("consider", name, why, rule)
-    why = f"{at} only in {_format_months(back.value)}"
+    why = f"{at} only in {format_months(back.value)}"
     if saved.value <= 0:
         why = "faster, but as many machines are paid for: it saves latency, not money"
     return Recommendation("stay", name, why, rule)
@@ -469,7 +469,7 @@ def _explain_no_speedup(best: PricedOption | None) -> str:
     return "no speed-up (within noise)"
 
 
-def _format_months(count: float) -> str:
+def format_months(count: float) -> str:
     if count * MONTH_DAYS < 1:
         return "less than a day"
     return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.session import Tensors
 from ortune.core.step import Recipe
+from ortune.core.study import SampleScores
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Plan, Score, Verdict
+from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
@@ -33,8 +37,14 @@ from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import Experiment
+from ortune.search.experiment.ledger import read_sample_scores
 from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.scores import score_plan
+
+_OTHER = "0"
+"""Key of the other model, of which there is one."""
+_WORST = 8
+"""Samples that lost most whose inputs are kept."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,8 @@ class Comparison(TableResult):
         strict: Only a proof is good enough.
         doubt: What comes before the verdict: the reference does not know the answers, or hardly.
         provable: The reference knows some: where it knows none, nothing else can be as good.
+        answers: What each sample scores alone; None where it has no score of its own.
+        worst: The samples that lost most, by their index, as far as there are samples.
     """
 
     headline = ("verdict", "value", "budget", "samples", "synthetic")
@@ -85,6 +97,8 @@ class Comparison(TableResult):
     strict: bool = False
     doubt: str = ""
     provable: bool = True
+    answers: SampleScores | None = None
+    worst: Mapping[int, Tensors] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -108,26 +122,8 @@ class Comparison(TableResult):
 
 def run(request: Verify) -> Comparison:
     """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
-    if request.bisect and request.evaluate:
-        problem = "--bisect compares outputs sample by sample, which --evaluate does not allow"
-        raise BadSettings(problem, fix="give --data in place of --evaluate")
-    # Refuse a folder that nothing is written into, or that is taken.
-    if request.out is not None and not request.bisect:
-        raise BadSettings(f"-o {request.out} needs --bisect", fix="add --bisect")
-    if (
-        request.bisect
-        and request.folder.exists()
-        and not (request.force and request.folder.is_dir())
-    ):
-        other = "" if request.folder.is_file() else ", or --force"
-        raise BadSettings(f"{request.folder} exists", fix=f"give another name{other}")
-    # Refuse an environment that is not there, or that cannot do what is asked.
+    _check_bisection(request)
     find_interpreter(request.environment)
-    if request.environment != HERE and request.bisect:
-        raise BadSettings(
-            f"--bisect takes models apart here, not in environment '{request.environment}'",
-            fix="leave one of them out",
-        )
     budget = request.read_budget()
     if request.strict and budget is not None:
         require_provable(budget)
@@ -168,7 +164,9 @@ def run(request: Verify) -> Comparison:
         context = prepare_context(experiment, Path(folder), sink, finalists=0)
         backend = backend.leave_out(context.agreement.disable, context.agreement.level)
         there = replace(context, job=replace(context.job, environment=request.environment))
-        scores, bisection = score_model(there, other_path, backend, sink), None
+        scores, bisection = score_model(there, other_path, backend, sink, _OTHER), None
+        answers = read_sample_scores(context.root, _OTHER)
+        worst = {} if answers is None else _read_worst(context, answers)
         if request.bisect and scores[0].verdict is Verdict.FAILS:
             judged = partial(_try_score_model, context, backend, sink)
             bisection = bisecting.bisect_models(
@@ -185,14 +183,56 @@ def run(request: Verify) -> Comparison:
             strict=request.strict,
             doubt=context.doubt,
             provable=context.provable,
+            answers=answers,
+            worst=worst,
         )
 
 
 verify = make_verb(Verify, run)
 
 
-def score_model(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
+def _check_bisection(request: Verify) -> None:
+    """Refuse a bisection that cannot be made, and a folder that is taken or stays empty."""
+    if request.bisect and request.evaluate:
+        problem = "--bisect compares outputs sample by sample, which --evaluate does not allow"
+        raise BadSettings(problem, fix="give --data in place of --evaluate")
+    if request.out is not None and not request.bisect:
+        raise BadSettings(f"-o {request.out} needs --bisect", fix="add --bisect")
+    if (
+        request.bisect
+        and request.folder.exists()
+        and not (request.force and request.folder.is_dir())
+    ):
+        other = "" if request.folder.is_file() else ", or --force"
+        raise BadSettings(f"{request.folder} exists", fix=f"give another name{other}")
+    if request.environment != HERE and request.bisect:
+        raise BadSettings(
+            f"--bisect takes models apart here, not in environment '{request.environment}'",
+            fix="leave one of them out",
+        )
+
+
+def _read_worst(context: Context, answers: SampleScores) -> Mapping[int, Tensors]:
+    """Return the samples that lost most, but none of an evaluate function."""
+    if MAIN not in context.feeds:
+        return {}
+    stream, better = Stream(context.feeds[MAIN]), context.budget.metric.higher_is_better
+    places = answers.list_worst(higher_is_better=better, limit=_WORST)
+    indices = [answers.samples[place] for place in places]
+    return {
+        index: {name: array.copy() for name, array in stream[index].items()}
+        for index in indices
+        if index < len(stream)
+    }
+
+
+def score_model(
+    context: Context, model: Path, backend: Backend, sink: Sink, keep_as: str = ""
+) -> tuple[Score, ...]:
     """Run a model over the context's samples and score it.
+
+    Args:
+        keep_as: Key to keep each sample's score by; or empty.
 
     Raises:
         BadModel: It does not run.
@@ -202,7 +242,7 @@ def score_model(context: Context, model: Path, backend: Backend, sink: Sink) -> 
     try:
         with measure.start_worker(context, paths, backend, "verify", sink) as worker:
             wait_until_ready(worker)
-            return score_plan(context, worker, plan, part)
+            return score_plan(context, worker, plan, part, keep_as=keep_as)
     except WorkerFailed as error:
         raise error.as_bad_model(model, backend) from None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.cli.terminal.output import format_ms
 from ortune.core import wording as say
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Pill, Table, Text, Tile
@@ -25,15 +26,14 @@ def build_load_page(result: LoadTestResult) -> Page:
     if result.checked is not None:
         wrong = result.checked.wrong
         pills.append(Pill(f"{wrong:,} wrong answers", _judge(not wrong)))
-    noisy = result.judgement.too_noisy
-    pills.append(Pill("machine too noisy" if noisy else "machine quiet enough", _judge(not noisy)))
+    pills.append(_judge_machine(result.judgement))
     tiles = []
     for title, place in (("most", most), ("knee", result.knee), ("within limit", result.kept)):
         if place is not None:
             level = rows[place]
             ends = [name for name in ("p99", "p95") if level.get(f"{name}_ns")]
             note = f"{ends[0]} {format_ms(level[f'{ends[0]}_ns'])} ms" if ends else ""
-            figure = f"{level['requests_per_s']:.4g} a second"
+            figure = f"{say.format_rate(level['requests_per_s'])} a second"
             tiles.append(Tile(title, figure, _name_level(level), note))
     failed = sum(level["failed"] for level in rows)
     tiles.append(Tile("failed", f"{failed:,}", "requests", tone="bad" if failed else "plain"))
@@ -52,7 +52,7 @@ def build_load_page(result: LoadTestResult) -> Page:
     cells = tuple(
         (
             _name_level(level),
-            f"{level['requests_per_s']:.4g}",
+            say.format_rate(level["requests_per_s"]),
             *(format_ms(level.get(f"{word}_ns")) for word in ("p50", "p90", "p95", "p99")),
             str(level["failed"]),
         )
@@ -62,6 +62,14 @@ def build_load_page(result: LoadTestResult) -> Page:
     table: tuple[Block, ...] = (Heading("Levels"), Table(columns, cells), *notes)
     title = f"{result.model} over {result.protocol}"
     return title, (summarize(pills, tiles), Part("load", (*plot, *table)))
+
+
+def _judge_machine(judgement: NoiseVerdict) -> Pill:
+    if judgement.too_noisy:
+        return Pill("machine too noisy", "bad")
+    if judgement.advice:
+        return Pill(f"machine: {say.format_count(len(judgement.advice), 'disturbance')}", "warn")
+    return Pill("machine was quiet", "good")
 
 
 def build_goal_page(result: GoalResult) -> Page:

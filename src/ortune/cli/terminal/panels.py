@@ -38,7 +38,7 @@ _WORDS = {
     "Access": "token-file tls-cert tls-key ca max-body allow-custom-ops require-signature sign",
     "Result": "out prefer max-size max-memory portable batches max-latency fixed-shapes plan"
     " preprocess per-backend unconfirmed for original compiled licence plot markdown page list"
-    " node tensorrt-cache tensorrt-version",
+    " no-samples node tensorrt-cache tensorrt-version",
 }
 _PLACES = {
     f"--{word}": (panel, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortune.core.section import Line, Lines, Point, Scatter
@@ -22,6 +22,9 @@ from ortune.reporting.charts.style import (
 
 _ASIDE, _ABOVE = 0.3, 0.06
 """Names nearer to each other than these shares of the axes would lie on top of each other."""
+_LINES_PX, _LABEL_PX, _APART_PX = 300, 210, 14
+_LARGE = 1e6
+"""Figures from here on are written with their power, such as 2M."""
 _NAMED = [{"filter": "datum.name !== ''"}]
 
 
@@ -210,7 +213,9 @@ def draw_lines(chart: Lines) -> Spec:
     y = make_quantity("y", chart.y_label, log=chart.log_y, zero=bool(spans), **ends)
     for axis, log in ((x, chart.log_x), (y, chart.log_y)):
         if log:
-            axis["axis"] = {"format": "~s", "tickCount": 6}
+            values = [value for line in chart.lines for point in line.points for value in point]
+            large = max(map(abs, values), default=1.0) >= _LARGE
+            axis["axis"] = {"format": "~s" if large else ",~r", "tickCount": 6}
     figures = [("x", chart.x_label), ("y", chart.y_label)]
     encoding: Spec = {
         "x": x,
@@ -231,13 +236,32 @@ def draw_lines(chart: Lines) -> Spec:
     layers.append({"mark": {"type": "line", "strokeWidth": 2, "clip": True}, "encoding": encoding})
     if marks:
         layers += _draw_marks(chart, marks, {"x": x, "y": y}, make_tip([("label", " ")], figures))
+    if chart.ends and rows:
+        labels = {"values": _place_end_labels(chart, rows)}
+        mark = {"type": "text", "align": "left", "dx": 6, "limit": _LABEL_PX}
+        at_ends = {"x": x, "y": y, "color": encoding["color"], "text": {"field": "name"}}
+        layers.append({"data": labels, "mark": mark, "encoding": at_ends})
     return {
         "description": f"{chart.y_label} against {chart.x_label}",
-        "height": 300,
+        "height": _LINES_PX,
         "data": {"values": rows},
         "layer": layers,
         "resolve": {"scale": {"color": "independent"}},
     }
+
+
+def _place_end_labels(chart: Lines, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last point of every line, moved along y until no name lies on another."""
+    scale = math.log if chart.log_y else float
+    heights = [scale(row["y"]) for row in rows]
+    apart = _APART_PX / _LINES_PX * ((max(heights) - min(heights)) or 1.0)
+    ends = sorted({row["line"]: row for row in rows}.values(), key=lambda row: row["y"])
+    labels: list[dict[str, Any]] = []
+    below = -math.inf
+    for row in ends:
+        below = max(scale(row["y"]), below + apart)
+        labels.append({**row, "y": math.exp(below) if chart.log_y else below})
+    return labels
 
 
 def _fits_axes(chart: Lines, x: float, y: float) -> bool:
@@ -250,7 +274,7 @@ def _encode_series(chart: Lines) -> Spec:
     """Return the colour of the field ``line``, with a legend of the lines that have names."""
     names = [line.name for line in chart.lines]
     legend: Spec | None = None
-    if any(names):
+    if any(names) and not chart.ends:
         legend = {
             "title": None,
             "symbolType": "stroke",

@@ -26,6 +26,8 @@ LIGHT: Mapping[str, str] = {
     "s3": "#a3308f",
     "s4": "#8a7000",
     "s5": "#5b6472",
+    "s6": "#0b6fa4",
+    "s7": "#8c3b3b",
 }
 """Colour by name, on white; a page has the same names as variables of its style."""
 
@@ -44,7 +46,7 @@ TONES: Mapping[str, str] = {
 }
 """What a mark stands for -> the name of its colour, the same on every chart."""
 
-SERIES = 6
+SERIES = 8
 """Colours of series: s0, s1, ...; then they come round."""
 _LONGEST = 44
 

@@ -38,12 +38,14 @@ _DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
 
 def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     """Return the table, the ranges, the break-evens and the chart."""
-    rows = [_make_row(row) for row in result.rows]
+    plain_s = result.find_line(NONE).inference_s
+    rows = [_make_row(row, plain_s) for row in result.rows]
     if session_line := result.every:
         once = format_seconds(session_line.session_s)
         each = format_seconds(session_line.inference_s)
-        rows.append((session_line.name, "-", once, "-", each, "-", "-"))
-    times = ("once", "per session", "load, range", "per inference", "latency ratio, 99 %")
+        times = f"{session_line.inference_s / plain_s:.3f}"
+        rows.append((session_line.name, "-", once, "-", each, times, "-", "-"))
+    columns = ("once", "per session", "load, range", "per inference", "of as exported")
     # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
     named = {*_DRAWN, *(segment.name for segment in result.cheapest)}
     starts = [(stretch.since, stretch.name) for stretch in result.cheapest if stretch.since > 0]
@@ -70,15 +72,15 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             ),
             log_x=True,
             log_y=True,
+            ends=True,
         ),
-        Table(("", *times, "MB"), tuple(rows)),
+        Table(("", *columns, "measured beside, 99 %", "MB"), tuple(rows)),
         Text(
             f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
             f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
-            "it loads. Latency ratios compare a saved file with the variant it was saved from, "
-            "`with rewrites` and `optimized + quantized` with graph optimization, and all others "
-            "with the model as exported. "
-            "Rows within noise of each other show the same figure."
+            "it loads. Every variant was timed in turns with the one named beside its ratio; what "
+            "it takes of the model as exported follows. Rows within noise of each other show the "
+            "same figure."
         ),
         Heading("The cheapest"),
         _make_ranges_table(result),
@@ -107,7 +109,7 @@ def summarize_timeline(timeline: Timeline) -> Part:
         )
     ]
     tiles.append(Tile("paid once", format_seconds(best.once_s) if best.once_s else "nothing"))
-    tiles.append(Tile("a session serves", f"{timeline.per_session:g}", "inferences"))
+    tiles.append(Tile("a session serves", f"{timeline.per_session:,.6g}", "inferences"))
     return summarize(pills, tiles)
 
 
@@ -155,7 +157,7 @@ def _describe_saving(saved_line: CostLine, source_line: CostLine, kind: str) -> 
     )
 
 
-def _make_row(row: TimedVariant) -> tuple[str, ...]:
+def _make_row(row: TimedVariant, plain_s: float) -> tuple[str, ...]:
     line, loads = row.line, [ns / 1e9 for ns in row.load_ns]
     return (
         line.name,
@@ -163,7 +165,8 @@ def _make_row(row: TimedVariant) -> tuple[str, ...]:
         format_seconds(line.session_s),
         f"{format_seconds(min(loads))} to {format_seconds(max(loads))}",
         format_seconds(line.inference_s),
-        str(row.ratio) if row.against else "1",
+        f"{line.inference_s / plain_s:.3f}" if row.against else "1",
+        f"{row.ratio} of {row.against}" if row.against else "-",
         f"{row.size / 1e6:.1f}",
     )
 

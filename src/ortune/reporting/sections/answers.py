@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ortune.core import wording as say
 from ortune.core.errors import OrtuneError
+from ortune.core.metric import Metric
 from ortune.core.section import Block, Chart, Heading, Section, Shot, Shots, Table, Text
+from ortune.core.session import Tensors
 from ortune.core.study import SampleScores, Study
 from ortune.data.stream import Stream
 from ortune.search.experiment.ledger import read_sample_scores
@@ -46,20 +48,43 @@ class AnswersSection(Section):
             return
         if kept is None or not kept.samples:
             return
-        sign = 1 if study.budget.metric.higher_is_better else -1
-        fates = [
-            _name_fate(sign * (score - base), study.budget.metric.needs_labels)
-            for base, score in zip(kept.base, kept.scores, strict=True)
-        ]
-        counts = [f"{fates.count(fate):,} {fate}" for fate in reversed(_COLOURS) if fate in fates]
-        yield Heading("What changes in the answers")
-        yield Text(f"{say.format_count(len(fates), 'sample')}: {', '.join(counts)}.")
-        worst = rank_samples(kept, sign)[:_SHOWN]
-        inputs = None  # removed, or of another layout: samples are shown by number
-        with suppress(OrtuneError):
-            inputs = Stream(Path(study.root) / "data" / "feeds.stream")
-        yield Shots(tuple(_make_shot(study, kept, place, fates[place], inputs) for place in worst))
-        yield from _plot_histogram(kept, fates)
+        metric, inputs = study.budget.metric, {}
+        with suppress(OrtuneError):  # removed, or of another layout: shown by number
+            stream = Stream(Path(study.root) / "data" / "feeds.stream")
+            inputs = {
+                index: stream[index]
+                for index in list_worst_samples(kept, metric)
+                if index < len(stream)
+            }
+        yield from show_answers(kept, metric, inputs)
+
+
+def list_worst_samples(kept: SampleScores, metric: Metric) -> list[int]:
+    """Return the indices of the samples that are shown: what lost most first."""
+    worst = kept.list_worst(higher_is_better=metric.higher_is_better, limit=_SHOWN)
+    return [kept.samples[place] for place in worst]
+
+
+def show_answers(
+    kept: SampleScores, metric: Metric, inputs: Mapping[int, Tensors]
+) -> Iterable[Block]:
+    """Yield counts of what changed, the samples that changed most, and how far all are off.
+
+    Args:
+        metric: What gave the scores.
+        inputs: The samples of `list_worst_samples` by their index, as far as they are there.
+    """
+    sign = 1 if metric.higher_is_better else -1
+    fates = [
+        _name_fate(sign * (score - base), metric.needs_labels)
+        for base, score in zip(kept.base, kept.scores, strict=True)
+    ]
+    counts = [f"{fates.count(fate):,} {fate}" for fate in reversed(_COLOURS) if fate in fates]
+    yield Heading("What changes in the answers")
+    yield Text(f"{say.format_count(len(fates), 'sample')}: {', '.join(counts)}.")
+    worst = kept.list_worst(higher_is_better=metric.higher_is_better, limit=_SHOWN)
+    yield Shots(tuple(_make_shot(kept, place, fates[place], inputs) for place in worst))
+    yield from _plot_histogram(kept, fates)
 
 
 def _name_fate(change: float, has_labels: bool) -> str:
@@ -71,19 +96,11 @@ def _name_fate(change: float, has_labels: bool) -> str:
     return "won" if change > 0 else "lost"
 
 
-def rank_samples(kept: SampleScores, sign: int) -> list[int]:
-    """Return places of samples: what lost most first, then what moved most."""
-
-    def measure(place: int) -> tuple[float, float]:
-        change = sign * (kept.scores[place] - kept.base[place])
-        snr = kept.snr_db[place] if kept.snr_db else 0.0
-        return (-math.inf if math.isnan(change) else change, snr)
-
-    return sorted(range(len(kept.samples)), key=measure)
-
-
 def _make_shot(
-    study: Study, kept: SampleScores, place: int, fate: str, inputs: Stream | None
+    kept: SampleScores,
+    place: int,
+    fate: str,
+    inputs: Mapping[int, Tensors],
 ) -> Shot:
     index = kept.samples[place]
     name = say.shorten_metric(kept.metric)
@@ -91,7 +108,7 @@ def _make_shot(
     if kept.snr_db:
         lines.append(f"{kept.snr_db[place]:.1f} dB")
     image = b""
-    if inputs is not None and index < len(inputs):
+    if index in inputs:
         sample = inputs[index]
         image = next((png for array in sample.values() if (png := draw_picture(array))), b"")
         if not image and (text := _read_text(sample)):
@@ -99,7 +116,7 @@ def _make_shot(
     return Shot(fate, "; ".join(lines), "plain" if fate == "same" else fate, image)
 
 
-def _read_text(sample: dict[str, NDArray[Any]]) -> str:
+def _read_text(sample: Tensors) -> str:
     """Return the first words of a sample of text; empty for numbers."""
     for array in sample.values():
         if array.dtype.kind in "OUS" and array.size:

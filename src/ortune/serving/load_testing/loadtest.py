@@ -21,6 +21,7 @@ from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.wording import format_rate
 from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
@@ -100,7 +101,7 @@ class LoadTestResult(TableResult):
         if place is None:
             return "none"
         row = self.rows[place]
-        return f"{row['workload']}: {row['requests_per_s']:.4g} requests/s"
+        return f"{row['workload']}: {format_rate(row['requests_per_s'])} requests/s"
 
 
 def run(request: LoadTest) -> LoadTestResult | GoalResult:

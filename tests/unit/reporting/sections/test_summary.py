@@ -15,7 +15,7 @@ from ortune.core.section import Chart, Pills, Shots, Text, Tiles
 from ortune.core.study import SampleScores, Study
 from ortune.core.trial import Interval, UntriedPlan, Verdict
 from ortune.data.stream import write_stream
-from ortune.reporting.sections.answers import AnswersSection, draw_picture, rank_samples
+from ortune.reporting.sections.answers import AnswersSection, draw_picture
 from ortune.reporting.sections.next_steps import NextStepsSection, list_commands
 from ortune.reporting.sections.summary import SummarySection
 from ortune.search.experiment.ledger import read_sample_scores, write_sample_scores
@@ -111,7 +111,8 @@ def test_the_samples_that_changed_most_come_first(study: Study) -> None:
 
 def test_without_labels_there_is_no_winning() -> None:
     kept = SampleScores("snr", (0, 1, 2), (300.0,) * 3, (20.0, math.nan, 30.0))
-    assert rank_samples(kept, 1) == [1, 0, 2], "what has no score is worst"
+    worst = kept.list_worst(higher_is_better=True, limit=8)
+    assert worst == [1, 0, 2], "what has no score is worst"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,10 @@ def test_what_is_shown_beside_is_what_a_budget_of_it_would_read(
     other = tmp_path / "other.onnx"
     rounded = SCALAR.replace("y = Reduce", "s = Reduce").replace("\n}", "\n  y = Round(s)\n}")
     onnx.save(onnx.parser.parse_model(rounded), other)
-    beside = ot.verify(model, other, data=data, budget="max-error<=1").scores
+    verified = ot.verify(model, other, data=data, budget="max-error<=1")
+    assert verified.answers is not None and set(verified.worst) <= set(verified.answers.samples)
+    lost = {verified.answers.scores[place] for place in range(20)}
+    assert len(verified.worst) == 8 and verified.worst.keys() and max(lost) <= 1
+    beside = verified.scores
     asked = ot.verify(model, other, data=data, budget="snr>=-100").scores[0]
     assert [score.value for score in beside if score.metric == "snr"] == [asked.value]
