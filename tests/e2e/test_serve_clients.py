@@ -235,3 +235,37 @@ def test_texts_are_tokenized_in_the_server(tmp_path: Path) -> None:
             "inference_stats"
         ]
         over_grpc.close()
+
+
+def test_pairs_of_texts_and_words(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    classes = {"0": "animal", "1": "place"}
+    for name, kind in (("pairs", "Sequence"), ("words", "Token")):
+        architecture = f"BertFor{kind}Classification"
+        texts.write_reader(tmp_path / name, architecture, id2label=classes)
+    given = [f"{name}={tmp_path / name}/onnx/model.onnx" for name in ("pairs", "words")]
+    with serving(*given) as running:
+        over_http = httpclient.InferenceServerClient(running.http)
+        over_grpc = grpcclient.InferenceServerClient(running.grpc)
+        for kind, client in ((httpclient, over_http), (grpcclient, over_grpc)):
+
+            def ask(model: str, kind: Any = kind, client: Any = client, **columns: str) -> Any:
+                inputs = [kind.InferInput(name, [1], "BYTES") for name in columns]
+                for tensor, text in zip(inputs, columns.values(), strict=True):
+                    tensor.set_data_from_numpy(np.array([text], object))
+                return client.infer(f"{model}.text", inputs)
+
+            assert ask("pairs", text="a cat").as_numpy("label").tolist() == [b"animal"]
+            pair = ask("pairs", text="a cat", text_pair="here here here")
+            assert pair.as_numpy("label").tolist() == [b"place"]
+            with pytest.raises(Exception, match="missing required input"):
+                ask("pairs", text_pair="here")
+            words = ask("words", text="cat  here")
+            assert words.as_numpy("word").tolist() == [b"cat", b"here"]
+            assert words.as_numpy("label").tolist() == [b"animal", b"place"]
+            assert words.as_numpy("start").tolist() == [0, 5]
+            with pytest.raises(Exception, match="got 2 inputs"):
+                ask("words", text="cat", text_pair="here")
+        config = over_http.get_model_config("pairs.text")
+        assert [one["optional"] for one in config["input"]] == [False, True]
+        over_grpc.close()

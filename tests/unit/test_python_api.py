@@ -51,6 +51,7 @@ ELSEWHERE = {
         "opt_level": "on",
         "memory_limit": "the limit of the process that calls",
         "unpack_limit": "whoever reads the samples",
+        "text_pair": "tensors are given",
         "tokens": "how many calls of the engine feed their token back",
     },
 }

@@ -32,6 +32,14 @@ BODIES = {
         """one = Constant<value = int64[1] {1}>() words = Gather(table, input_ids)
         logits = ReduceSum<keepdims = 0>(words, one)""",
     ),
+    "BertForQuestionAnswering": (
+        "batch,sequence] start_logits, float[batch,sequence",
+        "end_logits",
+        """zero = Constant<value = int64 {0}>() one = Constant<value = int64 {1}>()
+        words = Gather(table, input_ids)
+        start_logits = Gather<axis = 2>(words, zero)
+        end_logits = Gather<axis = 2>(words, one)""",
+    ),
     "BertModel": (
         "batch,sequence,2",
         "last_hidden_state",

@@ -1,42 +1,43 @@
-"""Texts in, and what a model says in the words of its task: a class, a vector, a text."""
+"""What a model of texts or classes says in the words of its task: a class, a vector, a text."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.batching import Statistics, TimedAnswer
-from ortune.bundle.engine.call import Call
-from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.manifest import HUB, Signature
+from ortune.bundle.engine.manifest import HUB
 from ortune.core import hub
-from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
-from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data.checks import IDS, LABEL
-from ortune.data.sentences import TEXT, Sentences, load_tokenizer, open_sentences
+from ortune.data.checks import IDS
+from ortune.data.sentences import TEXT, TokenizedText, load_tokenizer
 from ortune.data.sequences.generation import CachedDecoder, generate_tokens, open_decoder
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import Run
 from ortune.metrics.common.outputs import compute_softmax
 from ortune.metrics.common.pooling import find_vectors, pool_sentences
 
-_TOKENS = 3
-MOST_TEXTS, _MOST_CHARS = 64, 1 << 16
-"""Texts of a request of `TextCall`, and characters of each, at most."""
-MOST_TOKENS = 64
-"""That are written for a text, at most."""
+Kind: TypeAlias = Literal["vector", "class", "words", "span"]
+TAKE_PAIRS = frozenset({hub.TEXT_CLASSES, hub.QUESTIONS, hub.FEATURES})
+"""Tasks whose model may take a second text in one sample."""
+_START, _END, _LOGITS = "start_logits", "end_logits", "logits"
+_WORDS, _SPAN_TOKENS = 3, 15
+"""Rank of logits for each token; tokens of an answer to a question at most, as transformers do."""
+_NAMED = (("label", "str"), ("score", "float32"))
+_PLACED = (("start", "int64"), ("end", "int64"))
+_OUTPUTS: Mapping[Kind, tuple[tuple[str, str], ...]] = {
+    "class": _NAMED,
+    "words": (("text_index", "int64"), ("word", "str"), *_NAMED, *_PLACED),
+    "span": (("answer", "str"), ("score", "float32"), *_PLACED),
+}
+"""Kind of answer -> names and dtypes of what a server says; `words` are those of all texts."""
 
 
 def find_settings(path: Path, folder: Path) -> HubFolder | None:
@@ -50,8 +51,26 @@ def find_settings(path: Path, folder: Path) -> HubFolder | None:
     return hub.find_folder(folder / HUB)
 
 
+def find_kind(settings: HubFolder, outputs: Sequence[TensorSpec]) -> Kind | None:
+    """Return what a model's outputs are answers of; None where they say it themselves."""
+    shapes = {spec.name: spec.shape or () for spec in outputs}
+    if settings.pooling and all(spec.dtype.startswith("float") for spec in outputs):
+        return "vector"
+    if shapes.keys() >= {_START, _END}:
+        return "span"
+    shape, count = shapes.get(_LOGITS, ()), len(settings.classes)
+    named = bool(shape) and count == shape[-1]
+    if count and not named and shape and isinstance(shape[-1], int):
+        return None
+    if len(shape) == _WORDS and settings.task == hub.TOKEN_CLASSES:
+        return "words"
+    if len(shape) == _WORDS - 1 and (named or settings.task.endswith("-classification")):
+        return "class"
+    return None
+
+
 def state_answer(
-    settings: HubFolder, inputs: Tensors, outputs: Tensors
+    settings: HubFolder, inputs: Tensors, outputs: Tensors, text: TokenizedText | None = None
 ) -> Mapping[str, Any] | None:
     """Return what one sample is answered, as plain data; None where outputs say it themselves.
 
@@ -59,22 +78,119 @@ def state_answer(
         settings: The model's folder.
         inputs: Of the sample: the mask says which tokens count.
         outputs: The answer.
+        text: What the sample is of; without it there are no words to answer with.
     """
-    classes = settings.classes
-    if settings.pooling and all(array.dtype.kind == "f" for array in outputs.values()):
-        name = find_vectors(outputs, "")
-        vectors = pool_sentences(outputs, name, settings.pooling, inputs)
-        if settings.normalizes:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return {"vector": [round(float(x), 6) for x in vectors[0]]}
-    logits = outputs.get("logits")
-    if logits is None or logits.shape[-1] != len(classes) or len(classes) < 2:
+    kind = find_kind(
+        settings, [TensorSpec(name, a.dtype.name, a.shape) for name, a in outputs.items()]
+    )
+    if kind == "vector":
+        return {"vector": [round(float(x), 6) for x in _pool_vector(settings, inputs, outputs)]}
+    if kind == "class":
+        return _state_class(settings, _compute_scores(settings, outputs[_LOGITS][0]))
+    if kind == "words" and text is not None:
+        return {"words": _state_words(settings, compute_softmax(outputs[_LOGITS][0]), text)}
+    if kind == "span" and text is not None:
+        return _state_span(outputs[_START][0], outputs[_END][0], text)
+    return None
+
+
+def _pool_vector(settings: HubFolder, inputs: Tensors, outputs: Tensors) -> NDArray[Any]:
+    vectors = pool_sentences(
+        outputs, find_vectors(outputs, ""), settings.pooling or "mean", inputs
+    )
+    if settings.normalizes:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return np.asarray(vectors[0])
+
+
+def _compute_scores(settings: HubFolder, logits: NDArray[Any]) -> NDArray[Any]:
+    """Return scores of classes as transformers and sentence-transformers compute them."""
+    problem = settings.config.get("problem_type")
+    if problem == "regression" or settings.keeps_logits:
+        return logits
+    if problem == "multi_label_classification" or logits.shape[-1] == 1:
+        return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
+    return compute_softmax(logits)
+
+
+def _state_class(settings: HubFolder, scores: NDArray[Any]) -> dict[str, Any]:
+    """Return the class with the highest score; transformers' name of one without."""
+    best, classes = int(scores.argmax()), settings.classes
+    label = classes[best] if best < len(classes) else f"LABEL_{best}"
+    return {"label": label, "score": round(float(scores[best]), 6)}
+
+
+def _state_words(
+    settings: HubFolder, scores: NDArray[Any], text: TokenizedText
+) -> list[dict[str, Any]]:
+    """Return words, each with the class of its first token, which is the one that is trained."""
+    return [
+        {
+            "word": text.texts[0][word.start : word.end],
+            **_state_class(settings, scores[word.first]),
+            "start": word.start,
+            "end": word.end,
+        }
+        for word in text.list_words()
+    ]
+
+
+def _state_span(
+    starts: NDArray[Any], ends: NDArray[Any], text: TokenizedText
+) -> dict[str, Any] | None:
+    """Return the likeliest answer in the second text; from the first to the last of its words.
+
+    As transformers compute it: a token's chance is among those of that text and the first token,
+    which stands for no answer.
+    """
+    words = text.list_words(1) if len(text.texts) > 1 else []
+    if not words:
         return None
-    shares = compute_softmax(logits)
-    best = shares[0].argmax(-1)
-    if logits.ndim == _TOKENS:
-        return {"labels": [classes[number] for number in best]}
-    return {"label": classes[best], "score": round(float(shares[0, best]), 6)}
+    tokens = np.arange(words[0].first, words[-1].last + 1)
+    chances = [compute_softmax(logits[[0, *tokens]])[1:] for logits in (starts, ends)]
+    joint = np.tril(np.triu(np.outer(*chances)), _SPAN_TOKENS - 1)
+    first, last = (int(tokens[place]) for place in np.unravel_index(joint.argmax(), joint.shape))
+    start = next(word.start for word in words if first <= word.last)
+    end = next(word.end for word in words if last <= word.last)
+    return {
+        "answer": text.texts[1][start:end],
+        "score": round(float(joint.max()), 6),
+        "start": start,
+        "end": end,
+    }
+
+
+def describe_answers(settings: HubFolder, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return what a server answers texts with; nothing of a model without such answers."""
+    kind = find_kind(settings, outputs)
+    if kind == "vector":
+        arrays = {spec.name: np.empty((1,) * len(spec.shape or ()), "f4") for spec in outputs}
+        name = find_vectors(arrays, "")
+        width = next(spec.shape for spec in outputs if spec.name == name) or ()
+        return (TensorSpec("vector", "float32", ("texts", width[-1])),)
+    count = "words" if kind == "words" else "texts"
+    pairs = () if kind is None else _OUTPUTS[kind]
+    return tuple(TensorSpec(name, dtype, (count,)) for name, dtype in pairs)
+
+
+def gather_answers(
+    answers: Sequence[Mapping[str, Any] | None], outputs: Sequence[TensorSpec]
+) -> dict[str, NDArray[Any]]:
+    """Return the answers to texts as arrays: one entry a text, or those of all words in a row."""
+    rows: list[Mapping[str, Any]] = []
+    for index, answer in enumerate(answers):
+        if answer is None or "words" not in answer:
+            rows.append(answer or {})
+        else:
+            rows += [{"text_index": index, **word} for word in answer["words"]]
+    return {spec.name: _make_array([row.get(spec.name) for row in rows], spec) for spec in outputs}
+
+
+def _make_array(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
+    """Return values in an array; where a text has no answer, there are an empty text and zeros."""
+    empty: Any = "" if spec.dtype == "str" else 0
+    filled = [empty if value is None else value for value in values]
+    return np.array(filled, object if spec.dtype == "str" else spec.dtype)
 
 
 @dataclass(frozen=True)
@@ -118,160 +234,9 @@ class TextWriter:
         else:
             return None
         tokens = list(generate_tokens(decoder, prompt, count, self.ends))
-        words = {} if self.tokenizer is None else {"text": self.tokenizer.decode(tokens)}
+        words = {} if self.tokenizer is None else {TEXT: self.tokenizer.decode(tokens)}
         return {**words, "tokens": tokens}
 
 
-PAIR = frozenset({"encoder", "decoder"})
+PARTS = frozenset({"encoder", "decoder"})
 """Names of the two models of an encoder-decoder."""
-
-
-class TextCall(Call):
-    """A model as a function of texts, answered as `state_answer` does, or by what it writes.
-
-    Every text is a request of its own to the model, which joins those of one length; what is
-    written is computed by itself.
-    """
-
-    def __init__(
-        self,
-        call: Call,
-        settings: HubFolder,
-        sentences: Sentences,
-        outputs: tuple[TensorSpec, ...],
-        write: Callable[[Tensors], Mapping[str, Any] | None] | None = None,
-    ) -> None:
-        """Be ready for texts; files of the folder are not needed afterwards.
-
-        Args:
-            call: The model.
-            settings: Its folder.
-            sentences: Tokenizes.
-            outputs: What a text is answered with.
-            write: Writes the answer to a sample, of a model that does.
-        """
-        self.name, self.serving = call.name, call.serving
-        self._write = write
-        self._call, self._settings, self._sentences = call, settings, sentences
-        _ = settings.task, settings.normalizes  # read, and kept
-        self.signature = Signature((TensorSpec(TEXT, "str", ("texts",)),), outputs)
-
-    async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
-        """Answer texts, an array [texts] of strings.
-
-        Raises:
-            BadData: There are too many, or one is too long.
-        """
-        texts = inputs[TEXT].tolist()
-        if not 1 <= len(texts) <= MOST_TEXTS or max(map(len, texts)) > _MOST_CHARS:
-            raise BadData(
-                f"{len(texts)} texts, the longest of {max(map(len, texts), default=0)} characters",
-                fix=f"send 1 to {MOST_TEXTS}, each of {_MOST_CHARS} characters at most",
-            )
-        queued_ns = time.perf_counter_ns()
-        samples = await asyncio.to_thread(self._tokenize, texts)
-        if (write := self._write) is not None:
-            started_ns = time.perf_counter_ns()
-            written = await asyncio.to_thread(lambda: list(map(write, samples)))
-            outputs = self._gather_outputs(written)
-            return TimedAnswer(outputs, queued_ns, started_ns, time.perf_counter_ns(), len(texts))
-        requests = [asyncio.ensure_future(self._call.answered(**sample)) for sample in samples]
-        try:
-            answers = await asyncio.gather(*requests)
-        finally:
-            for request in requests:
-                request.cancel()
-        return TimedAnswer(
-            await asyncio.to_thread(self._state_answers, samples, answers),
-            min(answer.queued_ns for answer in answers),
-            min(answer.started_ns for answer in answers),
-            max(answer.ended_ns for answer in answers),
-            len(texts),
-        )
-
-    def _tokenize(self, texts: Sequence[str]) -> list[Tensors]:
-        rows = (block for text in texts for block in self._sentences.make_blocks({TEXT: text}, ""))
-        return [
-            {name: c.read() for name, c in block.columns.items() if name != LABEL}
-            for block in rows
-        ]
-
-    def _state_answers(
-        self, samples: Sequence[Tensors], answers: Sequence[TimedAnswer]
-    ) -> dict[str, NDArray[Any]]:
-        stated = [
-            state_answer(self._settings, sample, answer.outputs)
-            for sample, answer in zip(samples, answers, strict=True)
-        ]
-        return self._gather_outputs(stated)
-
-    def _gather_outputs(
-        self, stated: Sequence[Mapping[str, Any] | None]
-    ) -> dict[str, NDArray[Any]]:
-        return {
-            spec.name: np.array(
-                [(answer or {})[spec.name] for answer in stated],
-                object if spec.dtype == "str" else spec.dtype,
-            )
-            for spec in self.signature.outputs
-        }
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts and times of the model, however it is asked."""
-        return self._call.statistics
-
-    def warm_up(self, /, **inputs: NDArray[Any]) -> None:
-        """Do nothing: the model is warmed up by itself."""
-
-    def terminate(self) -> None:
-        """Do nothing: the model is ended by itself, as it is drained."""
-
-    def drain(self) -> None:
-        """Do nothing, as `terminate`."""
-
-
-def add_texts(engine: Engine, path: Path) -> None:
-    """Let an engine answer texts as model ``text`` too, where its folder knows how.
-
-    It has one model, or an encoder and its decoder.
-
-    Raises:
-        BadData: The package tokenizers is not installed, or does not read the tokenizer.
-    """
-    with open_temporary_folder() as folder:
-        is_pair = set(engine.models) == PAIR
-        settings = find_settings(path, folder) if is_pair or len(engine.models) == 1 else None
-        if settings is None or not (settings.folder / hub.TOKENIZER).is_file():
-            return
-        call = engine["encoder" if is_pair else engine.models[0]]
-        sentences = open_sentences(settings, call.signature.inputs, lambda text: None)
-        writer = TextWriter.read_folder(settings)
-        cached = any(StatePair("", spec.name).grows for spec in call.signature.inputs)
-        if writer is not None and (is_pair or cached):
-            decode = engine["decoder"].run if is_pair else None
-            outputs: tuple[TensorSpec, ...] = (TensorSpec(TEXT, "str", ("texts",)),)
-            write = partial(writer.write, call.run, decode, count=MOST_TOKENS)
-        else:
-            outputs, write = _describe_answers(settings, call.signature.outputs), None
-        if sentences is not None and outputs:
-            engine.add_call(TEXT, TextCall(call, settings, sentences, outputs, write))
-
-
-def _describe_answers(
-    settings: HubFolder, outputs: Sequence[TensorSpec]
-) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a `TextCall`; none of a model that says neither vector nor class."""
-    shapes = {spec.name: spec.shape or () for spec in outputs}
-    if settings.pooling and all(spec.dtype.startswith("float") for spec in outputs):
-        arrays = {spec.name: np.empty((1,) * len(spec.shape or ()), "f4") for spec in outputs}
-        width = shapes[find_vectors(arrays, "")][-1]
-        return (TensorSpec("vector", "float32", ("texts", width)),)
-    logits = shapes.get("logits", ())
-    count = len(settings.classes)
-    if len(logits) == _TOKENS - 1 and count > 1 and logits[-1] == count:
-        return (
-            TensorSpec("label", "str", ("texts",)),
-            TensorSpec("score", "float32", ("texts",)),
-        )
-    return ()

@@ -50,12 +50,14 @@ _FOR_P90 = 20
 class _Options(CustomOpsRequest, UnpackRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files, a text.
 
-    A model's folder from the hub, and a bundle of one, take texts and answer with classes, a
-    sentence vector, or generated text. INPUT is run one by one and timed; --data is many rows,
-    computed in batches into the parts of a folder: the same command goes on where it ended.
+    A model's folder from the hub, and a bundle of one, take texts and answer with a class, words
+    and their classes, a sentence vector, the answer to a question, or generated text. INPUT is run
+    one by one and timed; --data is many rows, computed in batches into the parts of a folder: the
+    same command goes on where it ended.
 
     Example:
         ortune run minilm "A man plays a guitar."
+        ortune run nli "A man plays a guitar." --text-pair "Someone makes music."
         ortune run model.ortune photo.jpg
         ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
         ortune run model.ortune --data big/ -o outputs/ --executor ray
@@ -72,6 +74,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
         out: Outputs of INPUT: NAME.npz; of --data: a folder.
         force: Overwrite an existing output; of --data the parts that were made of other input.
         tokens: Most tokens that a generating model writes.
+        text_pair: Second text of each INPUT, such as where the answer to a question is.
     """
 
     path: Model
@@ -86,6 +89,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     out: Out = None
     force: bool = False
     tokens: Annotated[int, Option("N", low=1)] = 64
+    text_pair: Annotated[str | None, Option("TEXT")] = None
 
     def keeps(self, path: Path) -> bool:
         """Finished parts stay."""
@@ -101,6 +105,10 @@ def command(options: _Options) -> None:
             fix="give INPUT, or --data SOURCE -o FOLDER",
         )
     if options.data is not None:
+        if options.text_pair is not None:
+            raise BadSettings(
+                "--text-pair goes with INPUT", fix="give rows of --data a column text_pair"
+            )
         return _run_batch(options)
     return _run_inputs(options)
 
@@ -245,29 +253,33 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import PAIR, TextWriter, state_answer
-    from ortune.data import feeds, stream
+    from ortune.bundle.answers import PARTS, TextWriter, state_answer
+    from ortune.data import feeds, sentences, stream
 
     answers: list[Mapping[str, Any] | None] = []
 
     def run_once(fed: Tensors) -> dict[str, NDArray[Any]]:
         return main(**fed)
 
-    is_pair = set(engine.models) == PAIR
+    is_pair = set(engine.models) == PARTS
     writer = None if settings is None else TextWriter.read_folder(settings)
     decode = engine["decoder"].run if is_pair else None
     main = engine["encoder"] if is_pair else engine
     specs, shown = main.signature.inputs, engine[engine.models[0]].pictures
+    reader = sentences.open_sentences(settings, specs, lambda text: None, keeps=True)
+    kept = {} if reader is None or reader.kept is None else reader.kept
+    task = None if reader is None or settings is None else settings.task
     first: dict[str, NDArray[Any]] = {}
     latencies_ns = array("q")
     with stream.open_writer(folder / "outputs.stream") as add:
         for index, source in enumerate(options.inputs):
             fed = feeds.load_feeds(
-                _make_source(source, settings),
+                _make_source(source, task, options.text_pair),
                 specs,
                 folder / str(index),
                 pictures=None if shown is None else shown.keys,
                 settings=settings,
+                sentences=reader,
                 sink=options.sink,
             )
             samples = stream.Stream(fed.stream)
@@ -278,23 +290,63 @@ def _run_samples(
                 start = time.perf_counter_ns()
                 outputs = run_once(tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
-                text = writer and writer.write(run_once, decode, tensors, options.tokens)
+                written = writer and writer.write(run_once, decode, tensors, options.tokens)
                 if settings is not None:
-                    answers.append(text or state_answer(settings, tensors, outputs))
+                    row = kept.get(fed.places[place])
+                    text = reader.tokenize(*row) if reader and row else None
+                    answers.append(written or state_answer(settings, tensors, outputs, text))
                 if options.out is not None:
                     add(outputs)
     return _RunResult(first, latencies_ns, folder / "outputs.stream", answers)
 
 
-def _make_source(text: str, settings: HubFolder | None) -> Source:
-    """Return samples by name, or the one text that an argument is, where it names no file."""
-    if settings is None or Path(text).exists() or text.startswith("hf:"):
+def _make_source(text: str, task: str | None, pair: str | None) -> Source:
+    """Return samples by name, or the one text that an argument is, where it names no file.
+
+    Args:
+        task: Of a model that takes texts; None of others.
+        pair: The second text.
+
+    Raises:
+        BadSettings: There is a second text where none can be, or none where there must be one.
+    """
+    is_text = not (task is None or Path(text).exists() or text.startswith("hf:"))
+    if is_text or pair is not None:
+        _check_pair(None if is_text else text, task, pair)
+    if not is_text:
         return text
+    row = {"text": text} if pair is None else {"text": text, "text_pair": pair}
 
     def yield_text() -> Iterator[Mapping[str, str]]:
-        yield {"text": text}
+        yield row
 
     return yield_text
+
+
+def _check_pair(file: str | None, task: str | None, pair: str | None) -> None:
+    from ortune.bundle.answers import TAKE_PAIRS
+    from ortune.core import hub
+
+    if pair is None:
+        if task == hub.QUESTIONS:
+            raise BadSettings(
+                "a question needs the text that has its answer", fix="give it as --text-pair TEXT"
+            )
+    elif task is None:
+        raise BadSettings(
+            "--text-pair needs a model that takes texts",
+            fix="give the model's folder with its tokenizer.json, or a bundle of it",
+        )
+    elif file is not None:
+        raise BadSettings(
+            f"--text-pair goes with a text, and {file} is none",
+            fix="give the second texts in its column text_pair",
+        )
+    elif task not in TAKE_PAIRS:
+        raise BadSettings(
+            f"a model for {task} takes one text at a time",
+            fix="give both as INPUT, without --text-pair",
+        )
 
 
 def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
@@ -338,15 +390,30 @@ def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> Non
         [(name, a.dtype, list(a.shape), summarize_array(a)) for name, a in first.items()],
     )
     for answer in filter(None, result["answers"]):
-        if vector := answer.get("vector"):
-            shown = ", ".join(f"{x:.4f}" for x in vector[:_SHOWN])
-            print_text(f"vector of {len(vector)}: {shown}, ...")
-        elif "text" in answer:
-            print_text(answer["text"])
-        else:
-            print_text(" ".join(map(str, answer.get("labels") or answer.values())))
+        _print_answer(answer)
     if result["written"]:
         print_text(f"outputs: {result['written']}")
+
+
+def _print_answer(answer: Mapping[str, Any]) -> None:
+    if vector := answer.get("vector"):
+        shown = ", ".join(f"{x:.4f}" for x in vector[:_SHOWN])
+        print_text(f"vector of {len(vector)}: {shown}, ...")
+    elif "words" in answer:
+        print_table(
+            ("word", "label", "score", "characters"),
+            [
+                (word["word"], word["label"], word["score"], f"{word['start']}:{word['end']}")
+                for word in answer["words"]
+            ],
+        )
+    elif "text" in answer:
+        print_text(answer["text"])
+    elif "answer" in answer:
+        place = f"characters {answer['start']}:{answer['end']}"
+        print_text(f"{answer['answer']} ({answer['score']}, {place})")
+    else:
+        print_text(" ".join(map(str, answer.values())))
 
 
 def summarize_array(array: NDArray[Any]) -> str:

@@ -38,11 +38,13 @@ LARGEST = 1 << 26
 """Bytes of such a file: tokenizers of 250,000 words take 17 MB."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 SIMILARITY, FEATURES, GENERATION = "sentence-similarity", "feature-extraction", "text-generation"
+TEXT_CLASSES, TOKEN_CLASSES = "text-classification", "token-classification"
+QUESTIONS = "question-answering"
 _TASKS = {
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
+    "ForSequenceClassification": TEXT_CLASSES,
+    "ForTokenClassification": TOKEN_CLASSES,
     "ForMaskedLM": "fill-mask",
-    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnswering": QUESTIONS,
     "ForImageClassification": "image-classification",
     "ForCausalLM": GENERATION,
     "LMHeadModel": GENERATION,
@@ -127,6 +129,14 @@ class HubFolder:
     def normalizes(self) -> bool:
         """Whether vectors of sentences are brought to length 1."""
         return any(str(module["type"]).endswith("Normalize") for module in list_modules(self.root))
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether sentence-transformers takes the logits of a cross-encoder as its scores."""
+        section = self.config.get("sentence_transformers")
+        named = section.get("activation_fn") if isinstance(section, Mapping) else None
+        named = named or self.config.get("sbert_ce_default_activation_function")
+        return str(named).endswith(".Identity")
 
     @property
     def ends(self) -> frozenset[int]:

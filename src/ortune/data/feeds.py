@@ -27,7 +27,7 @@ from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.labels import NamedLabels
-from ortune.data.sentences import open_sentences
+from ortune.data.sentences import Sentences, open_sentences
 from ortune.data.sources import Source, SourcePart
 
 PROGRESS_INTERVAL_S = 0.5
@@ -73,6 +73,7 @@ def load_feeds(
     classes: Sequence[str] = (),
     steps: Callable[[Iterable[NamedArrays]], Iterator[NamedArrays]] | None = None,
     settings: HubFolder | None = None,
+    sentences: Sentences | None = None,
     sink: Sink = ignore_event,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
@@ -89,6 +90,8 @@ def load_feeds(
         classes: The model's own, in the order of their numbers: folders are called by them.
         steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
         settings: The model's folder: how texts and pictures become its inputs, and its classes.
+        sentences: What tokenizes, of a caller that asks it for the texts; without it as `settings`
+            say.
 
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
@@ -100,7 +103,7 @@ def load_feeds(
     )
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
-    sentences = open_sentences(settings, inputs, reader.add_note)
+    sentences = sentences or open_sentences(settings, inputs, reader.add_note)
     if settings is not None:
         pictures = pictures or _read_picture_keys(source, settings)
         classes = classes or settings.classes

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.plugins.user_function import describe_error
+from ortune.core.session import Tensors
 from ortune.data import arrays, checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, IDS, LABEL, MASK, PLACES, Note
@@ -56,15 +59,70 @@ def load_tokenizer(folder: HubFolder) -> Any:
         ) from error
 
 
-class Sentences:
-    """Turns rows of texts into inputs of one model."""
+class TextWord(NamedTuple):
+    """A word of a text: its tokens and its characters.
 
-    def __init__(self, folder: HubFolder, inputs: Sequence[TensorSpec], note: Note) -> None:
+    Attributes:
+        first: Number of its first token.
+        last: Number of its last token.
+        start: Number of its first character.
+        end: Number of the character behind it.
+    """
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text, or a pair, as one row of its model's inputs.
+
+    Attributes:
+        texts: One, or two of a pair; of a list of words, these with blanks between them.
+        inputs: Of the model.
+        encoding: The tokenizer's.
+    """
+
+    texts: tuple[str, ...]
+    inputs: Tensors
+    encoding: Any
+    _starts: tuple[Sequence[int] | None, ...]  # of each listed word its first character
+
+    def list_words(self, which: int = 0) -> list[TextWord]:
+        """Return the words of the first or the second text, as the tokenizer splits them."""
+        text, starts = self.texts[which], self._starts[which]
+        encoding, words = self.encoding, list[TextWord]()
+        places = zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True)
+        for (part, word), group in groupby(enumerate(places), lambda token: token[1][:2]):
+            if part != which or word is None:
+                continue
+            tokens = list(group)
+            (first, (*_, (start, _))), (last, (*_, (_, end))) = tokens[0], tokens[-1]
+            shift = 0 if starts is None else starts[word]
+            start, end = start + shift, end + shift
+            blanks = len(text[start:end]) - len(text[start:end].lstrip())
+            words.append(TextWord(first, last, start + blanks, end))
+        return words
+
+
+class Sentences:
+    """Turns rows of texts into inputs of one model.
+
+    Attributes:
+        kept: Where a row is from -> its text and its second text; None where none is kept.
+    """
+
+    def __init__(
+        self, folder: HubFolder, inputs: Sequence[TensorSpec], note: Note, *, keeps: bool = False
+    ) -> None:
         """Read the folder's tokenizer.
 
         Raises:
             BadData: As `load_tokenizer`.
         """
+        self.kept: dict[str, tuple[Any, Any]] | None = {} if keeps else None
         self._tokenizer: Any = load_tokenizer(folder)
         self._folder, self._specs = folder, checks.specs_by_name(inputs)
         dims = self._specs[IDS].shape or ()
@@ -86,6 +144,11 @@ class Sentences:
         for name, value in ((TEXT, text), (PAIR, pair if PAIR in row else "")):
             if not isinstance(value, str) and not _is_words(value):
                 raise BadData(f"{where}: column '{name}' holds no text", fix="leave such rows out")
+        if PAIR not in row and self._folder.task == hub.QUESTIONS:
+            raise BadData(
+                f"{where}: a question without the text that has its answer",
+                fix=f"give that in column {PAIR}",
+            )
         compares = PAIR in row and self._folder.task == hub.SIMILARITY
         label = row.get(SCORE) if row.get(SCORE) not in (None, "") else row.get(LABEL)
         if compares and label in (None, ""):
@@ -96,6 +159,8 @@ class Sentences:
             encodings = [self._encode(text), self._encode(pair)]
         else:
             encodings = [self._encode(text, pair)]
+        if self.kept is not None:
+            self.kept[where] = (text, pair)
         columns = self._fill_inputs(encodings)
         if label in (None, "") and self._folder.task == hub.GENERATION:
             columns[LABEL] = np.array([[*encodings[0].ids[1:], UNLABELLED]])
@@ -104,6 +169,17 @@ class Sentences:
         if row.get(GROUP) not in (None, ""):
             columns[GROUP] = np.array(str(row[GROUP]))
         yield NamedArrays(where, {n: Column.from_array(a) for n, a in columns.items()})
+
+    def tokenize(
+        self, text: str | Sequence[str], pair: str | Sequence[str] | None = None
+    ) -> TokenizedText:
+        """Return a text or a pair as inputs of one row; it is cut at the model's limit."""
+        encoding = self._encode(text, pair)
+        inputs = self._fill_inputs([encoding])
+        texts, starts = zip(
+            *(_join_words(part) for part in (text, pair) if part is not None), strict=True
+        )
+        return TokenizedText(texts, inputs, encoding, starts)
 
     def _encode(self, text: Any, pair: Any = None) -> Any:
         return self._tokenizer.encode(text, pair, is_pretokenized=not isinstance(text, str))
@@ -182,10 +258,20 @@ def _is_words(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
 
 
+def _join_words(text: str | Sequence[str]) -> tuple[str, Sequence[int] | None]:
+    """Return a text, and of each word its first character where it is given as words."""
+    if isinstance(text, str):
+        return text, None
+    return " ".join(text), [0, *accumulate(len(word) + 1 for word in text)]
+
+
 def open_sentences(
-    folder: HubFolder | None, inputs: Sequence[TensorSpec], note: Note
+    folder: HubFolder | None, inputs: Sequence[TensorSpec], note: Note, *, keeps: bool = False
 ) -> Sentences | None:
     """Return what tokenizes for a model; None where its folder has no tokenizer, or it takes none.
+
+    Args:
+        keeps: It keeps the texts of rows; see `Sentences`.
 
     Raises:
         BadData: As `Sentences`.
@@ -193,7 +279,9 @@ def open_sentences(
     names = checks.specs_by_name(inputs)
     if folder is None or IDS not in names or TEXT in names:
         return None
-    return Sentences(folder, inputs, note) if (folder.folder / hub.TOKENIZER).is_file() else None
+    if not (folder.folder / hub.TOKENIZER).is_file():
+        return None
+    return Sentences(folder, inputs, note, keeps=keeps)
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

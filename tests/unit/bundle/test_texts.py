@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.unit import texts
 
-from ortune.bundle.answers import MOST_TEXTS, add_texts
 from ortune.bundle.engine.load import load_engine
+from ortune.bundle.text_call import MOST_TEXTS, add_texts
 from ortune.cli.main import DONE, main
 from ortune.core.errors import BadData
 
@@ -21,13 +21,17 @@ pytest.importorskip("tokenizers")
 CLASSES = {"0": "animal", "1": "place"}
 
 
-def answer(folder: Path, sentences: Sequence[str]) -> dict[str, Any]:
+def answer(
+    folder: Path, sentences: Sequence[str], pairs: Sequence[str] | None = None
+) -> dict[str, Any]:
     path = folder / "onnx" / "model.onnx"
     with load_engine(path) as engine:
         add_texts(engine, path)
         assert engine.models == ("", "text")
-        given = np.array(sentences, object)
-        return asyncio.run(engine["text"].submit(text=given))
+        given = {"text": np.array(sentences, object)}
+        if pairs is not None:
+            given["text_pair"] = np.array(pairs, object)
+        return asyncio.run(engine["text"].submit(**given))
 
 
 def test_classes(tmp_path: Path) -> None:
@@ -36,6 +40,61 @@ def test_classes(tmp_path: Path) -> None:
     assert found["label"].tolist() == ["animal", "place"]
     assert found["score"].dtype == np.float32
     assert found["score"][0] == pytest.approx(1 / (1 + np.exp(-3.0)), abs=1e-5)
+
+
+def test_pairs_are_one_sample_each(tmp_path: Path) -> None:
+    texts.write_reader(tmp_path / "f", "BertForSequenceClassification", id2label=CLASSES)
+    found = answer(tmp_path / "f", ["a cat", "a"], ["sat", "here here"])
+    assert found["label"].tolist() == ["animal", "place"]
+    assert found["score"][1] == pytest.approx(1 / (1 + np.exp(-5.0)), abs=1e-5), "of all words"
+    with pytest.raises(BadData, match="'text_pair': Got 1, expected 2"):
+        answer(tmp_path / "f", ["a cat", "a"], ["sat"])
+
+
+def test_a_model_without_names_of_classes_has_those_of_transformers(tmp_path: Path) -> None:
+    texts.write_reader(tmp_path / "f", "BertForSequenceClassification")
+    assert answer(tmp_path / "f", ["a cat sat", "a here"])["label"].tolist() == [
+        "LABEL_0",
+        "LABEL_1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "score"),
+    [
+        ({"problem_type": "multi_label_classification"}, 1 / (1 + np.exp(-4.0))),
+        ({"problem_type": "regression"}, 4.0),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, 4.0),
+    ],
+)
+def test_scores_are_what_the_folder_says(
+    tmp_path: Path, settings: dict[str, Any], score: float
+) -> None:
+    texts.write_reader(tmp_path / "f", "BertForSequenceClassification", **settings)
+    assert answer(tmp_path / "f", ["cat sat"])["score"][0] == pytest.approx(score, abs=1e-5)
+
+
+def test_words_with_classes_and_places(tmp_path: Path) -> None:
+    texts.write_reader(tmp_path / "f", "BertForTokenClassification", id2label=CLASSES)
+    found = answer(tmp_path / "f", ["cat  undo here", "", "here"])
+    assert found["text_index"].tolist() == [0, 0, 0, 2]
+    assert found["word"].tolist() == ["cat", "undo", "here", "here"]
+    assert found["label"].tolist() == ["animal", "animal", "place", "place"]
+    assert found["start"].tolist() == [0, 5, 10, 0] and found["end"].tolist() == [3, 9, 14, 4]
+    assert found["score"].tolist() == pytest.approx([0.9526, 0.5, 0.8808, 0.8808], abs=1e-4)
+    assert not any(array.size for array in answer(tmp_path / "f", [""]).values())
+
+
+def test_the_answer_to_a_question_is_a_part_of_the_second_text(tmp_path: Path) -> None:
+    """`cat` begins an answer and `here` ends it, in the question too."""
+    texts.write_reader(tmp_path / "f", "BertForQuestionAnswering")
+    found = answer(tmp_path / "f", ["cat here", "a"], ["a a  cat sat here a", ""])
+    assert found["answer"].tolist() == ["cat sat here", ""]
+    assert found["start"].tolist() == [5, 0] and found["end"].tolist() == [17, 0]
+    starts = np.exp([0, 0, 0, 3, 1, 0, 0])  # of the first token and the second text
+    ends = np.exp([0, 1, 1, 0, 0, 2, 1])
+    likely = starts[3] / starts.sum() * ends[5] / ends.sum()
+    assert found["score"][0] == pytest.approx(likely, abs=1e-6)
 
 
 def test_vectors_of_texts_of_several_lengths(tmp_path: Path) -> None:
@@ -65,11 +124,8 @@ def test_too_many_or_too_long(tmp_path: Path, sentences: list[str]) -> None:
         answer(tmp_path / "f", sentences)
 
 
-@pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertModel"])
-def test_a_model_that_says_neither_class_nor_vector_takes_tensors_alone(
-    tmp_path: Path, architecture: str
-) -> None:
-    texts.write_reader(tmp_path / "f", architecture, id2label=CLASSES)
+def test_a_model_that_says_neither_class_nor_vector_takes_tensors_alone(tmp_path: Path) -> None:
+    texts.write_reader(tmp_path / "f", "BertModel", id2label=CLASSES)
     path = tmp_path / "f" / "onnx" / "model.onnx"
     with load_engine(path) as engine:
         add_texts(engine, path)

@@ -35,7 +35,62 @@ def test_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_classes_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts.write_reader(tmp_path / "f", "BertForTokenClassification", id2label=CLASSES)
     (only,) = answer(capsys, tmp_path / "f", "cat here")
-    assert only["labels"][1:3] == ["animal", "place"]
+    assert only["words"] == [
+        {"word": "cat", "label": "animal", "score": 0.952574, "start": 0, "end": 3},
+        {"word": "here", "label": "place", "score": 0.880797, "start": 4, "end": 8},
+    ]
+    assert main(["run", str(tmp_path / "f"), "cat here"]) == DONE
+    assert "4:8" in capsys.readouterr().out
+
+
+def test_classes_of_words_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForTokenClassification", id2label=CLASSES)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "cat here"}\n{"text": ["undo", "here"]}\n')
+    first, second = answer(capsys, tmp_path / "f", str(rows))
+    assert [word["word"] for word in first["words"]] == ["cat", "here"]
+    places = [(word["word"], word["start"], word["end"]) for word in second["words"]]
+    assert places == [("undo", 0, 4), ("here", 5, 9)], "as joined by blanks"
+
+
+def test_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForSequenceClassification", id2label=CLASSES)
+    given = ("a cat", "a here here", "--text-pair", "sat")
+    first, second = answer(capsys, tmp_path / "f", *given)
+    assert (first["label"], second["label"]) == ("animal", "place")
+    assert first["score"] == pytest.approx(1 / (1 + 2.718281828**-3), abs=1e-5)
+
+
+def test_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForQuestionAnswering")
+    (only,) = answer(capsys, tmp_path / "f", "here", "--text-pair", "a cat sat here")
+    assert (only["answer"], only["start"], only["end"]) == ("cat sat here", 2, 14)
+    assert main(["run", str(tmp_path / "f"), "here"]) == BAD
+    assert capsys.readouterr().err.splitlines() == [
+        "ortune run: a question needs the text that has its answer",
+        "  fix: give it as --text-pair TEXT",
+    ]
+    (tmp_path / "rows.txt").write_text("here\n")
+    assert main(["run", str(tmp_path / "f"), str(tmp_path / "rows.txt")]) == BAD
+    assert "rows.txt line 1: a question without" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("architecture", "given", "message"),
+    [
+        ("BertForTokenClassification", ["a"], "takes one text at a time"),
+        ("BertForSequenceClassification", ["f/config.json"], "and f/config.json is none"),
+        ("BertForSequenceClassification", ["--data", "f", "-o", "out"], "goes with INPUT"),
+    ],
+)
+def test_a_second_text_where_none_can_be(
+    tmp_path: Path, capsys, monkeypatch, architecture: str, given: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts.write_reader(tmp_path / "f", architecture)
+    assert main(["run", "f", *given, "--text-pair", "b"]) == BAD
+    problem, fix = capsys.readouterr().err.splitlines()
+    assert message in problem and fix.startswith("  fix: ")
 
 
 def test_a_vector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,4 +126,10 @@ def test_a_text_for_a_model_alone_is_refused(tmp_path: Path, capsys) -> None:
     texts.write_reader(tmp_path / "f", "BertModel")
     alone = (tmp_path / "f/onnx/model.onnx").rename(tmp_path / "alone.onnx")
     assert main(["run", str(alone), "a cat"]) == BAD
+    assert "no file or folder a cat" in capsys.readouterr().err
+    assert main(["run", str(alone), "a cat", "--text-pair", "sat"]) == BAD
+    assert "needs a model that takes texts" in capsys.readouterr().err
+    (tmp_path / "f/tokenizer.json").unlink()
+    alone.rename(tmp_path / "f/onnx/model.onnx")
+    assert main(["run", str(tmp_path / "f"), "a cat"]) == BAD
     assert "no file or folder a cat" in capsys.readouterr().err

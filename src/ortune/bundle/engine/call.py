@@ -33,9 +33,11 @@ class Call:
         signature: What it takes and gives.
         serving: How requests share runs.
         pictures: Its input that takes pictures; None where tensors alone are taken.
+        optional: Inputs that a request may leave out.
     """
 
     pictures: PictureInput | None = None
+    optional: frozenset[str] = frozenset()
 
     def __init__(
         self,

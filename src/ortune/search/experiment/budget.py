@@ -80,11 +80,11 @@ def _derive_from_task(
         return Budget(SentenceCosine(pooling=settings.pooling), 0.99)
     if settings.task == hub.GENERATION and "logits" in outputs:
         return Budget.parse("agreement(output=logits)>=0.99")
-    if settings.task == "token-classification" and isinstance(first, list):
+    if settings.task == hub.TOKEN_CLASSES and isinstance(first, list):
         classes = settings.classes
         without = f"(without={classes.index('O')})" if "O" in classes else ""
         return Budget.parse(f"f1{without}>=base-0.01")
-    if settings.task == "text-classification" and len(settings.classes) == 1 and first is not None:
+    if settings.task == hub.TEXT_CLASSES and len(settings.classes) == 1 and first is not None:
         return Budget.parse("spearman>=base-0.01")
     return None
 

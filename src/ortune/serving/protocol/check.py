@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.datatypes import RAW_ONLY, find_datatype, make_json_refusal
@@ -10,6 +10,7 @@ from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import RequestRefused
 
 _WRONG_NUMBER = "expected {} inputs but got {} inputs for model '{}'."
+_NOT_BETWEEN = "expected number of inputs between {} and {} but got {} inputs for model '{}'."
 """Triton's words, plurals and all."""
 
 
@@ -20,6 +21,7 @@ def check_request(
     max_batch: int,
     model: str = "",
     outputs: Sequence[TensorSpec] = (),
+    optional: Collection[str] = (),
 ) -> None:
     """Refuse what the model cannot take, in Triton's words.
 
@@ -29,6 +31,7 @@ def check_request(
             batch.
         model: Name, for messages.
         outputs: The model's; without them, what is asked for is not looked at.
+        optional: Inputs that a request may leave out.
 
     Raises:
         RequestRefused: A name, datatype, rank, dimension or number of rows is wrong; or an
@@ -37,21 +40,12 @@ def check_request(
     arrays = request.inputs
     if outputs:
         _check_outputs(request, {spec.name: spec for spec in outputs}, model)
-    if len(arrays) != len(inputs):
-        missing = [spec.name for spec in inputs if spec.name not in arrays]
-        raise RequestRefused(
-            f"{_WRONG_NUMBER.format(len(inputs), len(arrays), model)} Got input(s) "
-            f"{_quote_names(arrays)}, but missing required input(s) {_quote_names(missing)}. "
-            "Please provide all required input(s)."
-        )
-    for spec in inputs:
-        if spec.name not in arrays:
-            names = {spec.name for spec in inputs}
-            odd = next(name for name in request.inputs if name not in names)
-            raise RequestRefused(f"unexpected inference input '{odd}' for model '{model}'")
+    _check_names(arrays, [spec.name for spec in inputs], optional, model)
     if max_batch:
         _check_rows(request, max_batch, model)
     for spec in inputs:
+        if spec.name not in arrays:
+            continue
         array = arrays[spec.name]
         declared = request.datatypes.get(spec.name) or find_datatype(array.dtype)
         expected = find_datatype(spec.dtype)
@@ -65,6 +59,26 @@ def check_request(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. "
                 f"Expected {format_dims(spec)}, got {_format_list(array.shape)}"
             )
+
+
+def _check_names(
+    arrays: Collection[str], names: Sequence[str], optional: Collection[str], model: str
+) -> None:
+    least, most = len(names) - len(optional), len(names)
+    missing = [name for name in names if name not in arrays and name not in optional]
+    odd = [name for name in arrays if name not in names]
+    if not least <= len(arrays) <= most or (missing and not odd):
+        wrong = (
+            _NOT_BETWEEN.format(least, most, len(arrays), model)
+            if optional
+            else _WRONG_NUMBER.format(most, len(arrays), model)
+        )
+        raise RequestRefused(
+            f"{wrong} Got input(s) {_quote_names(arrays)}, but missing required input(s) "
+            f"{_quote_names(missing)}. Please provide all required input(s)."
+        )
+    if odd:
+        raise RequestRefused(f"unexpected inference input '{odd[0]}' for model '{model}'")
 
 
 def format_dims(spec: TensorSpec) -> str:

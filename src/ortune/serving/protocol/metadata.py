@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from google.protobuf import json_format
@@ -126,12 +126,14 @@ def model_config(
     instances: Sequence[InstanceGroup] = (InstanceGroup(1),),
     delay_us: int = 0,
     preferred: Sequence[int] = (),
+    optional: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return a model's configuration as Triton tells it, with the defaults that clients read.
 
     Args:
         max_batch: 0 where the first dimension is no batch; else dims are without it.
         instances: By device.
+        optional: Inputs that a request may leave out.
 
     Raises:
         RequestRefused: An input or output has a type or rank that the protocol cannot say.
@@ -140,17 +142,19 @@ def model_config(
     def describe_tensor(spec: TensorSpec, **more: Any) -> dict[str, Any]:
         dims = _list_dims(spec)[1 if max_batch else 0 :]
         kind = find_datatype(spec.dtype).replace("BYTES", "STRING")
-        common = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
-        return {"name": spec.name, **common, **more}
+        kinds = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
+        return {"name": spec.name, **kinds, **more}
 
-    optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
+    common = {"format": "FORMAT_NONE", "allow_ragged_batch": False}
     config: dict[str, Any] = {
         "name": name,
         "platform": platform,
         "backend": platform.partition("_")[0],
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": max_batch,
-        "input": [describe_tensor(spec, **optional) for spec in inputs],
+        "input": [
+            describe_tensor(spec, **common, optional=spec.name in optional) for spec in inputs
+        ],
         "output": [describe_tensor(spec, label_filename="") for spec in outputs],
         "batch_input": [],
         "batch_output": [],

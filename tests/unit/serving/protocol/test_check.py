@@ -98,3 +98,15 @@ def test_outputs_that_are_asked_for() -> None:
     assert refusal(unknown, outputs=OUTPUTS) == "unexpected inference output 'z' for model 'm'"
     for request in (InferRequest(fine, (OutputRequest("h"),)), InferRequest(fine)):
         assert "sending FP16 data via JSON is not supported" in refusal(request, outputs=OUTPUTS)
+
+
+def test_an_input_that_may_be_left_out() -> None:
+    for given in ({"x": F4}, {"x": F4, "ids": I8}):
+        check_request(InferRequest(given), INPUTS, max_batch=8, optional={"ids"})
+    assert refusal(InferRequest({"ids": I8}), optional={"ids"}) == (
+        "expected number of inputs between 1 and 2 but got 1 inputs for model 'm'. Got input(s) "
+        "['ids'], but missing required input(s) ['x']. Please provide all required input(s)."
+    )
+    odd = InferRequest({"x": F4, "z": I8})
+    assert "unexpected inference input 'z'" in refusal(odd, optional={"ids"})
+    assert "expected [" not in refusal(InferRequest({"x": F4, "ids": F4}), optional={"ids"})

@@ -422,6 +422,7 @@ class ServedModel:
             max_batch=self.max_batch,
             model=self.name,
             outputs=self.outputs if request.outputs or self._raw_only else (),
+            optional=self.call.optional,
         )
 
     async def infer(self, request: InferRequest) -> TimedResponse:
@@ -512,6 +513,7 @@ class ServedModel:
             instances=how.groups,
             delay_us=how.max_delay_us,
             preferred=how.preferred,
+            optional=self.call.optional,
         )
 
     def build_statistics(self) -> dict[str, Any]:
@@ -545,7 +547,7 @@ class ServedModel:
         if not self._texts:
             return inputs
         texts = dict[str, NDArray[Any]]()
-        for name in self._texts:
+        for name in filter(inputs.__contains__, self._texts):
             array = np.empty(inputs[name].shape, object)
             array.ravel()[:] = decode_texts(inputs[name], f"input '{name}'", "send texts alone")
             texts[name] = array
