@@ -24,6 +24,8 @@ class TensorSpec:
     # Of an input: rows of the smallest table that its integers index, as token ids index an
     # embedding. None when it is not known to index any.
     rows: int | None = field(default=None, compare=False)
+    # Of an input: its integers say how large a tensor is to be, as the pads of a Pad do.
+    sizes: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         sides = ("?" if side is None else str(side) for side in self.shape or ())

@@ -24,7 +24,7 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
-_IDS = 100
+_IDS, _SIZE = 100, 3
 PLUS = " + "
 """Joins the names of dimensions in that of their sum, such as ``past + sequence``."""
 _LENGTHS = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
@@ -62,8 +62,9 @@ def generate_feeds(
     named dimension has one size everywhere, that of a given shape first; ``past + sequence`` is
     the sum of two.
     Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; what
-    indexes a table any of its rows, other bytes 0 to 255, other integers 0 to 99; booleans true;
-    text "a"; lengths of sequences 1 to the shortest sequence.
+    indexes a table any of its rows, what says how large a tensor is to be 1 to 3, other bytes 0 to
+    255, other integers 0 to 99; booleans true; text "a"; lengths of sequences 1 to the shortest
+    sequence.
 
     Raises:
         BadData: A name is no input, a shape or a range does not fit it, an input's shape is
@@ -239,6 +240,9 @@ def _make_draw(
         last = (spec.rows or shape[-1]) - 1
         places = np.broadcast_to(np.arange(shape[-1]).clip(max=last), shape).astype(dtype)
         return "0, 1, 2, ...", lambda rng: places
+    if exact and spec.sizes and spec.rows is None:
+        words = f"1..{_SIZE}, as they are sizes; to choose: --range {spec.name}:LOW..HIGH"
+        return words, lambda rng: rng.integers(1, _SIZE + 1, shape).astype(dtype)
     if exact:
         top = spec.rows or (256 if spec.dtype == "uint8" else _IDS)
         top = min(top, int(np.iinfo(dtype).max) + 1)

@@ -127,6 +127,14 @@ def test_indices_are_drawn_from_the_rows_of_their_table(tmp_path: Path) -> None:
     assert "made up: ids int64 [1, 64], 0..6" in found.notes
 
 
+def test_sizes_are_small(tmp_path: Path) -> None:
+    """Eight pads of up to 99 of a tensor [1, 3, 4, 5] took ten gigabytes."""
+    found = generate_feeds(
+        [TensorSpec("pads", "int64", (64,), sizes=True)], tmp_path, shapes={}, ranges={}
+    )
+    assert {*Stream(found.stream)[0]["pads"].tolist()} == {1, 2, 3}
+
+
 def test_a_range_beyond_the_table_names_the_one_that_fits(tmp_path: Path) -> None:
     ids = TensorSpec("ids", "int64", (1, 64), rows=7)
     with pytest.raises(BadData) as found:

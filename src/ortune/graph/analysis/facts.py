@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -44,9 +44,10 @@ def read_facts(
     precisions: Counter[str] = Counter()
     for tensor in weights:
         precisions[dtype_name(tensor.dtype)] += tensor.nbytes
-    rows = table_rows(model)
+    rows, sizes = table_rows(model), find_size_inputs(model)
     inputs = tuple(
-        replace(tensor_spec, rows=rows.get(tensor_spec.name)) for tensor_spec in list_inputs(model)
+        replace(spec, rows=rows.get(spec.name), sizes=spec.name in sizes)
+        for spec in list_inputs(model)
     )
     dynamic = [d for tensor_spec in inputs for d in tensor_spec.shape or () if isinstance(d, str)]
     if inference is None:
@@ -96,6 +97,19 @@ _SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 _PASSED_ON = frozenset(["Cast", "Concat", "Identity", *_SHAPING.split()])
 """Operators that hand on their first input's integers, or those of every input."""
 _AXES = {"Gather": "axis", "GatherElements": "axis"}
+_SIZES: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Expand", "Pad", "Reshape", "Tile", "TopK", "OneHot", "CenterCropPad"), (1,)),
+    **dict.fromkeys(("ConstantOfShape", "BlackmanWindow", "HammingWindow", "HannWindow"), (0,)),
+    "Col2Im": (1, 2),
+    "Range": (0, 1),
+    "Resize": (3,),
+    "MaxUnpool": (2,),
+    "DFT": (1,),
+    "AffineGrid": (1,),
+    "MelWeightMatrix": (0, 1, 2),
+    "com.microsoft::Pad": (1,),
+}
+"""Operator -> the inputs that say how large its output is."""
 _PACKED = "com.microsoft::GatherBlockQuantized"
 _PICKS = frozenset(["Gather", _PACKED])
 _EMBED = "com.microsoft::EmbedLayerNormalization"
@@ -118,6 +132,17 @@ def table_rows(model: ir.Model) -> dict[str, int]:
     return rows
 
 
+def find_size_inputs(model: ir.Model) -> frozenset[str]:
+    """Return the inputs whose integers reach an operand that says how large an output is."""
+    return frozenset(
+        str(value.name)
+        for value in model.graph.inputs
+        if value.dtype is not None
+        and value.dtype.is_integer()
+        and any(place in _SIZES.get(qualify_operator(node), ()) for node, place in _follow(value))
+    )
+
+
 def table_bytes(model: ir.Model) -> int:
     """Return the bytes of weights that are used as tables alone: their rows are picked."""
     return sum(tensor.nbytes for value, tensor in list_weights(model) if _is_table(value))
@@ -131,11 +156,17 @@ def _is_table(value: ir.Value) -> bool:
 
 
 def _list_table_sizes(value: ir.Value) -> Iterator[int]:
+    for node, place in _follow(value):
+        if (size := _count_table_rows(node, place)) is not None:
+            yield size
+
+
+def _follow(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Yield the uses of a value, and of those that hand on its integers unchanged."""
     ahead, seen = [value], {value}
     while ahead:
         for node, place in ahead.pop().uses():
-            if (size := _count_table_rows(node, place)) is not None:
-                yield size
+            yield node, place
             moved = node.op_type in _PASSED_ON and not node.domain
             if moved and (place == 0 or node.op_type == "Concat"):
                 more = [output for output in node.outputs if output not in seen]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import model_of
 
-from ortune.graph.analysis.facts import read_facts, table_bytes, table_rows
+from ortune.graph.analysis.facts import find_size_inputs, read_facts, table_bytes, table_rows
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
@@ -181,6 +181,22 @@ def model(text: str) -> ir.Model:
 def test_rows(body: str, wanted: dict[str, int]) -> None:
     made = model(f"g (int64[2,3] ids) => (float y) <{TABLES}> {{ {body} }}")
     assert table_rows(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("y = Tile(t, ids)", {"ids"}),
+        ("wide = Cast<to = 7>(ids) y = ConstantOfShape(wide)", {"ids"}),
+        ("y = Reshape(ids, ids)", {"ids"}),
+        ("y = Gather(t, ids)", set()),
+        ("shape = Shape(ids) y = ConstantOfShape(shape)", set()),
+    ],
+)
+def test_inputs_that_say_sizes(body: str, found: set[str]) -> None:
+    made = model(f"g (int64[2] ids) => (float y) <{TABLES}> {{ {body} }}")
+    assert find_size_inputs(made) == found
+    assert [one.sizes for one in read_facts(made).inputs] == [bool(found)]
 
 
 def test_a_table_of_a_known_size_may_be_computed_and_bodies_look_up_too() -> None:
