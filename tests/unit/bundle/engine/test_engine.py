@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import platform
 import threading
 import time
 import warnings
@@ -502,6 +503,10 @@ def test_what_a_bundle_records(tmp_path: Path) -> None:
     assert read_arithmetic(hint, [], here).halves == ("bfloat16",)
 
 
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="sums of 8-bit products saturate on x86 alone",
+)
 def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, cpu) -> None:  # type: ignore[no-untyped-def]
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
     with zipfile.ZipFile(bundle) as old:
