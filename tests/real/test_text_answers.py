@@ -83,7 +83,7 @@ def test_classes_of_texts_and_pairs(
     pipeline = transformers.pipeline("text-classification", str(folder))
     pairs = [{"text": a, "text_pair": b} for a, b in zip(FIRST, SECOND, strict=True)]
     for asked, given in ((FIRST, {"text": FIRST}), (pairs, {"text": FIRST, "text_pair": SECOND})):
-        right, found = [pipeline(one) for one in asked], serve(folder, **given)
+        right, found = pipeline(asked), serve(folder, **given)
         assert found["label"].tolist() == [one["label"] for one in right]
         assert found["score"].tolist() == pytest.approx([one["score"] for one in right], abs=1e-4)
     (shown,) = run(capsys, folder, FIRST[0], "--text-pair", SECOND[0])
@@ -137,7 +137,7 @@ def test_answers_to_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             for b in range(a, min(a + 15, len(inside)))
         )
         first, last = (
-            encoded.word_to_chars(encoded.token_to_word(inside[at]), 0, 1)[side]
+            encoded.word_to_chars(0, encoded.token_to_word(inside[at]), 1)[side]
             for at, side in ((first, 0), (last, 1))
         )
         assert (found["start"][number], found["end"][number]) == (first, last)
