@@ -2,7 +2,7 @@
 
     python -m benchmarks.noise.noise_prior [--check]
 
-Reads the A/A records (``results/aa*.json``), the spreads of finalists told by decision 7
+Reads the A/A records (``results/aa*.json``), the spreads of finalists told by decision 12
 (``results/pair_spread.json``) and recorded repeats (``results/again*.json``, and ``rooms.json``,
 which ran the main job twice). Every model, thread count and neighbour on a machine is one group of
 pairs with a variance of its own. The empirical-Bayes fit of Smyth (2004,
