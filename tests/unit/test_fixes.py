@@ -137,13 +137,20 @@ def list_fixes() -> tuple[Fix, ...]:
 
 
 @cache
-def list_options() -> dict[str, set[str]]:
-    """Return verb -> its options; those of groups within it count as its own."""
+def list_options(*, hidden: bool = True) -> dict[str, set[str]]:
+    """Return verb -> its options; those of groups within it count as its own.
+
+    Args:
+        hidden: Also those that `--help` does not show.
+    """
     ctx = click.Context(root)
 
     def collect(command: click.Command) -> set[str]:
         options = {
-            name for param in command.params for name in (*param.opts, *param.secondary_opts)
+            name
+            for param in command.params
+            if hidden or not getattr(param, "hidden", False)
+            for name in (*param.opts, *param.secondary_opts)
         }
         if isinstance(command, click.Group):
             for name in command.list_commands(ctx):
@@ -192,6 +199,20 @@ def test_options_exist() -> None:
             for where, text, _ in list_fixes()
             for option in OPTION.findall(text)
             if option not in known
+        ]
+    )
+
+
+def test_options_are_shown_unless_they_were_given() -> None:
+    """`--help` shows what a fix says to give; what was given may be left out."""
+    shown = list_options(hidden=False)
+    report(
+        [
+            f"{where}: no --help shows {option}: {text}"
+            for where, text, _ in list_fixes()
+            for option in OPTION.findall(text)
+            if option not in set().union(*shown.values()) | OF_OTHER_PROGRAMS
+            and not re.search(r"\bleave\b", text)
         ]
     )
 

@@ -33,7 +33,7 @@ from ortune.data.stream import Stream
 from ortune.graph.analysis.facts import bound_weight_bytes, count_weight_bytes, read_facts
 from ortune.graph.io import file
 from ortune.graph.lint import gpu
-from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, query_capabilities
 from ortune.search.recipe.build import build
 from ortune.search.recipe.built import BuiltModel
@@ -135,7 +135,7 @@ def check_result(
         if lacking := query_capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
         backend = backend.leave_out(data.agreement.disable, data.agreement.level)
-        _check_loading(path, folder, backend)
+        _check_loading(request, path, folder, backend)
         scores = _score_result(Path(request.model), path, data, backend)
     except OrtuneError as error:
         if request.target == "cpu" and backend.name() == "cpu":
@@ -217,17 +217,30 @@ def check_target(request: Convert, path: Path) -> None:
         )
 
 
-def _check_loading(path: Path, folder: Path, backend: Backend) -> None:
+def _check_loading(request: Convert, path: Path, folder: Path, backend: Backend) -> None:
+    """Load the result where it will run.
+
+    Raises:
+        BadModel: It does not load; where its source does not either no setting mends that.
+    """
+    failure = _find_load_failure(path, folder, backend)
+    if failure is None:
+        return
+    fix = failure.fix
+    if fix in ("", UNLOADED):
+        fix = "try another --precision or --opt-level; nothing was written"
+        if _find_load_failure(Path(request.model), folder, backend) is not None:
+            fix = "the source does not load either: run `ortune inspect` on it"
+    where = "the CPU" if backend.name() == "cpu" else backend.name()
+    raise BadModel(f"the result does not load on {where}: {failure.reason}", fix=fix)
+
+
+def _find_load_failure(path: Path, folder: Path, backend: Backend) -> Failure | None:
     try:
         ask_once(WorkerJob({MAIN: path.absolute()}, backend, {}, (folder / "load").resolve()))
     except WorkerFailed as error:
-        where = "the CPU" if backend.name() == "cpu" else backend.name()
-        raise BadModel(
-            f"the result does not load on {where}: {error.failure.reason}",
-            fix=error.failure.fix
-            if error.failure.fix not in ("", UNLOADED)
-            else "try another --precision or --opt-level; nothing was written",
-        ) from None
+        return error.failure
+    return None
 
 
 def _score_result(

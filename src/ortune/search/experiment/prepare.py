@@ -229,10 +229,9 @@ class _UserFacingWorker(Worker):
             reason, fix = error.failure.reason, error.failure.fix
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"
-            usual = (
-                "check the model, the data and the baseline's backend, or give more --time; -v "
-                "shows the log"
-            )
+            usual = "check the model, the data and the baseline's backend; -v shows the log"
+            if error.failure.reason.startswith("no answer"):
+                usual += "; more --time, where the command has it, waits longer"
             raise BadData(reason, fix=fix or usual) from None
 
 

@@ -264,7 +264,7 @@ class _Process:
         return OrtuneError(
             "a client process failed: "
             f"{summarize_error(lines[-1]) if lines else 'without a message'}",
-            fix="give fewer --connections, or report it",
+            fix="give fewer --clients where memory is short, else report it",
         )
 
     def __enter__(self) -> _Process:
