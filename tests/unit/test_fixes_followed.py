@@ -54,7 +54,7 @@ from ortune.serving.load_testing.requests import LoadTest
 from ortune.serving.server.deployment import divide_cluster
 from ortune.targets.onnx import OnnxFile
 from tests import zygote
-from tests.unit import studies
+from tests.unit import studies, texts
 from tests.unit.bundle.test_package import Notes
 from tests.unit.quantizing import model_of, normal
 from tests.unit.search.experiment.test_hostile_run import written
@@ -501,6 +501,28 @@ def a_folder_that_is_no_environment(room: Room) -> Iterator[Pair]:
     save_text(environment_folder("b") / RECORD, json.dumps(record))
     text = "doctor env add onnxruntime==1.24.4 --name"
     yield lambda: demand(f"{text} a", {}), end_at("Python|python", lambda: demand(f"{text} b", {}))
+
+
+@follow("--text-pair")
+def a_question_without_a_text(room: Room) -> Iterator[Pair]:
+    pytest.importorskip("tokenizers")
+    texts.write_reader(room.folder / "f", "BertForQuestionAnswering")
+    places = {"F": str(room.folder / "f")}
+    yield (
+        lambda: demand("run F here", places),
+        lambda: demand("run F here --text-pair 'a cat sat here'", places),
+    )
+
+
+@follow("--text-pair")
+def two_texts_for_a_model_that_takes_one(room: Room) -> Iterator[Pair]:
+    pytest.importorskip("tokenizers")
+    texts.write_reader(room.folder / "f", "BertForTokenClassification", id2label={"0": "animal"})
+    places = {"F": str(room.folder / "f")}
+    yield (
+        lambda: demand("run F here --text-pair cat", places),
+        lambda: demand("run F here cat", places),
+    )
 
 
 @follow("--opt-level", "--precision")
