@@ -66,6 +66,7 @@ from tests.unit.test_fixes import OF_OTHER_PROGRAMS, OPTION, list_fixes, list_op
 
 ROOMS = Path(__file__).parents[1] / "fixtures" / "before_rooms"
 MODEL = "g (float[b, 32] x) => (float[b, 32] y) { m = MatMul(x, w) y = Relu(m) }"
+TWO = MODEL.replace("y = Relu(m)", "n = MatMul(m, v) y = Relu(n)")
 FIXED = "g (float[2, 8] x) => (float[2, 8] y) { m = MatMul(x, w) y = Relu(m) }"
 INTEGER = "g (int64[b, 4] i) => (int64[b, 4] y) { y = Abs(i) }"
 RANDOM = "g (float[b, 32] x) => (float[b, 32] y) { r = RandomNormalLike(x) y = Add(r, x) }"
@@ -86,6 +87,27 @@ FOLLOWED = {
     "convert M D --precision fp8 --target gpu": (
         "convert M D --precision fp8 --target gpu --ranges-from X"
     ),
+    "convert M O --precision int8 --format qoperator --data D --target gpu": (
+        "convert M O --precision int8 --data D --target gpu"
+    ),
+    "convert X O --precision int8 --target cuda": "convert X O --precision fp16 --target cuda",
+    "convert X O --precision bf16 --target directml": (
+        "convert X O --precision fp16 --target directml"
+    ),
+    "convert X O --precision int8 --target gpu": "convert X O --precision fp16 --target gpu",
+    "convert M O --precision int8 --augment noise": (
+        "convert M O --precision int8 --augment noise --data D"
+    ),
+    "convert INT8 O --precision int8": "convert INT8 O",
+    "convert M O --precision int8 --ranges-from X": (
+        "calibrate M --data D -o NEW; convert M O --precision int8 --ranges-from NEW"
+    ),
+    "convert M O --precision int8 --ranges-from CACHE": (
+        "calibrate M --data D --tensorrt-cache NEW; convert M O --precision int8 --ranges-from NEW"
+    ),
+    "convert M O --precision int8 --ranges-from RANGES": (
+        "calibrate M --data D -o NEW; convert M O --precision int8 --ranges-from NEW"
+    ),
     "convert M NEW --picture-size 3x3": "convert M NEW --picture-size 3x3 --fold-preprocess X",
     "convert I NEW --precision int8 --data ID --augment noise": (
         "convert I NEW --precision int8 --data ID"
@@ -95,6 +117,14 @@ FOLLOWED = {
     ),
     "apply X int8-dynamic -o O --threshold 0.1": "apply X int8-dynamic -o O",
     "apply M simplify -o D": "apply M simplify -o D --force",
+    "apply TWO qoperator -o O": "apply TWO int8-static qoperator --data D -o O",
+    "apply M int8-static -o O": "apply M int8-static --data D -o O",
+    "apply TWO fp16(islands=1) -o O": "apply TWO fp16(islands=1) --data D -o O",
+    "calibrate M --data D --tensorrt-version 11.0 --tensorrt-cache NEW": (
+        "convert M O --precision int8 --target gpu --data D"
+    ),
+    "calibrate M -o NEW": "calibrate M --data D -o NEW",
+    "calibrate M --data X --shape y:1x2": "calibrate M --data X --shape y:1x2 --sequence 2",
     "calibrate M --data X --observer min-max --observer mse": (
         "calibrate M --data X --observer min-max --observer mse --compare"
     ),
@@ -112,6 +142,8 @@ FOLLOWED = {
     "cost X --timeline --on openvino --starts 1": "cost X --timeline --on cpu --starts 1",
     "extract M --from nope -o O": "inspect M --list nodes",
     "sensitivity M": "sensitivity M --data X",
+    "optimize X --augment noise": "optimize X --augment noise --data X -o D",
+    "optimize M X --ranges-from X --evaluate x:y": "optimize M X --evaluate x:y -o D",
     "optimize M --labels L": "optimize M --labels L --data X",
     "optimize M --max-latency 5ms": "optimize M --max-latency 5ms --batches 1,4 -o D",
     "optimize M --max-latency 5ms --batches 1,4 --workload throughput": (
@@ -136,6 +168,7 @@ FOLLOWED = {
     "optimize NAN --data D --calibration D -o NEW": "optimize NAN --data D -o NEW",
     "verify M M --bisect --evaluate x:y": "verify M M --bisect --data X",
     "verify M M --data D -o NEW": "verify M M --data D -o NEW --bisect",
+    "verify M M --data D --budget score>=0.5": "verify M M --evaluate x:y --budget score>=0.5",
     "verify M M --data D --budget top1>=0.9": "verify M M --data D --budget top1>=0.9 --labels L",
     "verify NAN NAN --data D": "verify NAN NAN --data D --budget cosine(output=z)>=0.9",
     "verify RANDOM RANDOM --data D --ignore-output y": "verify RANDOM RANDOM --data D",
@@ -147,6 +180,10 @@ FOLLOWED = {
     "pack BUNDLE -o NEW --for onnx --licence MIT": "pack BUNDLE -o NEW --for onnx",
     "pack BUNDLE -o NEW --for onnx --plan aa11": "pack BUNDLE -o NEW --for onnx",
     "pack OWN_RUN -o NEW.ortune": "pack OWN_RUN -o NEW.ortune --allow-custom-ops",
+    "run M": "run M --data D -o NEW",
+    "run M D --executor ray": "run M --executor ray --data D -o NEW",
+    "run M D -o X": "run M --data D -o NEW",
+    "pack BUNDLE -o HELD --for onnx": "pack BUNDLE -o HELD --for onnx --force",
     "run OWN D": "run OWN D --allow-custom-ops",
     "recheck OWN": "recheck OWN --allow-custom-ops",
     "loadtest BUNDLE --goal p99<5ms --rate 5,10 -o D": (
@@ -217,6 +254,25 @@ def make_wrong_run(path: Path) -> Path:
     return written(studies.study(path, backend=Precompiled(harm="wrong")))
 
 
+def quantize(path: Path) -> None:
+    source = save(path.with_name("source.onnx"), MODEL, w=normal(32, 32))
+    demand("apply M int8-dynamic -o O", {"M": str(source), "O": str(path)})
+
+
+def calibrate_another(path: Path) -> None:
+    """Write ranges of a model that has other tensors."""
+    text = MODEL.replace("(m", "(t").replace("m =", "t =").replace("x", "z")
+    source = save(path.with_name("other.onnx"), text, w=normal(32, 32))
+    samples = path.with_name("z.npz")
+    np.savez(samples, z=np.ones((8, 32), np.float32))
+    demand("calibrate M --data D -o O", {"M": str(source), "D": str(samples), "O": str(path)})
+
+
+def make_package(path: Path) -> None:
+    bundle = make_bundle(path.with_name("packed.ortune"))
+    demand("pack B --for onnx -o O", {"B": str(bundle), "O": str(path)})
+
+
 def make_bundle(path: Path) -> Path:
     return pack(studies.study(path.with_name("study")), path)
 
@@ -232,6 +288,11 @@ FILES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "NAN": ("nan.onnx", lambda path: save(path, NAN)),
     "UNLOADED": ("unloaded.onnx", lambda path: save(path, UNLOADED, w=normal(32, 32))),
     "RANDOM": ("random.onnx", lambda path: save(path, RANDOM)),
+    "TWO": ("two.onnx", lambda path: save(path, TWO, w=normal(32, 32), v=normal(32, 32))),
+    "INT8": ("int8.onnx", quantize),
+    "CACHE": ("cache", lambda path: save_text(path, "TRT-8601-EntropyCalibration2\nx: zz\n")),
+    "RANGES": ("ranges.json", calibrate_another),
+    "HELD": ("held", make_package),
     "D": ("d.npz", save_samples),
     "ID": ("id.npz", lambda path: np.savez(path, i=np.arange(32).reshape(8, 4))),
     "L": ("labels.csv", lambda path: save_text(path, "\n".join("01234567") + "\n")),
@@ -285,6 +346,12 @@ def list_changes(refused: str, followed: str) -> set[str]:
     """Return the options that only one of two commands has, or has with another value."""
     before, after = refused.split(" --"), followed.split(" --")
     return {f"--{part.split()[0]}" for part in {*before[1:]} ^ {*after[1:]}}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some commands write where they are run."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("refused", FOLLOWED)
@@ -637,11 +704,15 @@ def test_a_device_that_does_not_answer_is_tried_by_hand(room: Room) -> None:
 
 
 def test_no_option_is_advised_where_none_helps(tmp_path: Path) -> None:
-    """No precision makes a result load whose source does not; no time helps what dies at once."""
+    """None makes a file load whose source does not, what dies at once live, one layer two."""
     function = "import os\ndef judge(*_, **__): os._exit(3)\n"
-    with prepare(tmp_path, "UNLOADED M NEW") as places:
+    with prepare(tmp_path, "UNLOADED M NEW D O") as places:
         places["E"] = f"{save_text(tmp_path / 'e.py', function)}:judge"
-        for refused in ("convert UNLOADED NEW --precision fp16", "verify M M --evaluate E"):
+        for refused in (
+            "convert UNLOADED NEW --precision fp16",
+            "verify M M --evaluate E",
+            "apply M int8-static qoperator --data D -o O",
+        ):
             code, _, fix = run(refused, places)
             assert code == 2 and not set(OPTION.findall(fix)), fix
 

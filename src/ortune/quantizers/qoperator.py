@@ -50,10 +50,10 @@ class Qoperator(Quantizer):
                     foreign = foreign or operator.foreign
                     count += 1
         if not count:
-            raise Refused(
-                "no layer stands between quantize / dequantize pairs",
-                fix="quantize first, such as `ortune apply M int8-static qoperator --data D`",
-            )
+            fix = "quantize first, such as `ortune apply M int8-static qoperator --data D`"
+            if any(node.op_type == "DequantizeLinear" for node in edit.walk_nodes(model)):
+                fix = "leave qoperator out: onnxruntime runs the pairs as they are"
+            raise Refused("no layer stands between quantize / dequantize pairs", fix=fix)
         if foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
         return count
