@@ -43,7 +43,7 @@ MADE = {
     "cost --timeline": ("cost {model} --timeline --data {data} -o {out}/t.html", "t.html"),
     "demo": ("demo --time 5s -o {out}/demo", "demo/digit-cnn.ortune"),
     "loadtest": (
-        "loadtest {run}/pack.ortune --data {data} --goal p99<=1s --time 40s -o {out}/m.ortune",
+        "loadtest {run}/pack.ortune --data {data} --goal p99<=1s --time 90s -o {out}/m.ortune",
         "m.ortune",
     ),
 }
