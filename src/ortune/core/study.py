@@ -17,6 +17,7 @@ from ortune.core.facts import Facts
 from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
 from ortune.core.self_agreement import SelfAgreement
+from ortune.core.session import Tensors
 from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
@@ -80,6 +81,10 @@ class Header:
     agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
 
+WORST = 8
+"""Samples that lost most that are shown."""
+
+
 @dataclass(frozen=True)
 class SampleScores:
     """What the budget's metric says of each sample alone, of one plan and of the original."""
@@ -92,7 +97,7 @@ class SampleScores:
     # and 200; empty where it was not taken.
     snr_db: tuple[float, ...] = ()
 
-    def list_worst(self, *, higher_is_better: bool, limit: int) -> list[int]:
+    def list_worst(self, *, higher_is_better: bool) -> list[int]:
         """Return places in these tuples: what lost most first, then what moved most."""
         sign = 1 if higher_is_better else -1
 
@@ -101,7 +106,20 @@ class SampleScores:
             snr = self.snr_db[place] if self.snr_db else 0.0
             return (-math.inf if math.isnan(change) else change, snr)
 
-        return sorted(range(len(self.samples)), key=measure)[:limit]
+        return sorted(range(len(self.samples)), key=measure)[:WORST]
+
+    def read_worst(
+        self, inputs: Sequence[Tensors], *, higher_is_better: bool
+    ) -> dict[int, Tensors]:
+        """Return copies of the samples of `list_worst` by their index, as far as they are there."""
+        worst = [
+            self.samples[place] for place in self.list_worst(higher_is_better=higher_is_better)
+        ]
+        return {
+            index: {name: array.copy() for name, array in inputs[index].items()}
+            for index in worst
+            if index < len(inputs)
+        }
 
 
 @dataclass(frozen=True)

@@ -470,6 +470,7 @@ def _explain_no_speedup(best: PricedOption | None) -> str:
 
 
 def format_months(count: float) -> str:
+    """Write a finite number of months, in days where it is less than a tenth of one."""
     if count * MONTH_DAYS < 1:
         return "less than a day"
     return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"

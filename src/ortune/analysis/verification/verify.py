@@ -43,8 +43,6 @@ from ortune.search.experiment.scores import score_plan
 
 _OTHER = "0"
 """Key of the other model, of which there is one."""
-_WORST = 8
-"""Samples that lost most whose inputs are kept."""
 
 
 @dataclass(frozen=True)
@@ -216,14 +214,8 @@ def _read_worst(context: Context, answers: SampleScores) -> Mapping[int, Tensors
     """Return the samples that lost most, but none of an evaluate function."""
     if MAIN not in context.feeds:
         return {}
-    stream, better = Stream(context.feeds[MAIN]), context.budget.metric.higher_is_better
-    places = answers.list_worst(higher_is_better=better, limit=_WORST)
-    indices = [answers.samples[place] for place in places]
-    return {
-        index: {name: array.copy() for name, array in stream[index].items()}
-        for index in indices
-        if index < len(stream)
-    }
+    better = context.budget.metric.higher_is_better
+    return answers.read_worst(Stream(context.feeds[MAIN]), higher_is_better=better)
 
 
 def score_model(

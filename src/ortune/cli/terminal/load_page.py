@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.cli.terminal.output import format_ms
 from ortune.core import wording as say
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Pill, Table, Text, Tile
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.results import Page
+from ortune.reporting.sections.common.doubts import count_disturbances
 from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.loadtest import LoadTestResult
 
@@ -26,7 +26,9 @@ def build_load_page(result: LoadTestResult) -> Page:
     if result.checked is not None:
         wrong = result.checked.wrong
         pills.append(Pill(f"{wrong:,} wrong answers", _judge(not wrong)))
-    pills.append(_judge_machine(result.judgement))
+    judged = result.judgement
+    noisy = Pill("machine too noisy", "bad")
+    pills.append(noisy if judged.too_noisy else count_disturbances(judged.advice))
     tiles = []
     for title, place in (("most", most), ("knee", result.knee), ("within limit", result.kept)):
         if place is not None:
@@ -62,14 +64,6 @@ def build_load_page(result: LoadTestResult) -> Page:
     table: tuple[Block, ...] = (Heading("Levels"), Table(columns, cells), *notes)
     title = f"{result.model} over {result.protocol}"
     return title, (summarize(pills, tiles), Part("load", (*plot, *table)))
-
-
-def _judge_machine(judgement: NoiseVerdict) -> Pill:
-    if judgement.too_noisy:
-        return Pill("machine too noisy", "bad")
-    if judgement.advice:
-        return Pill(f"machine: {say.format_count(len(judgement.advice), 'disturbance')}", "warn")
-    return Pill("machine was quiet", "good")
 
 
 def build_goal_page(result: GoalResult) -> Page:

@@ -23,6 +23,7 @@ from ortune.reporting.charts.style import (
 _ASIDE, _ABOVE = 0.3, 0.06
 """Names nearer to each other than these shares of the axes would lie on top of each other."""
 _LINES_PX, _LABEL_PX, _APART_PX = 300, 210, 14
+"""Height of a chart of lines; longest name at a line's end, and the least between two names."""
 _LARGE = 1e6
 """Figures from here on are written with their power, such as 2M."""
 _NAMED = [{"filter": "datum.name !== ''"}]

@@ -43,8 +43,8 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     if session_line := result.every:
         once = format_seconds(session_line.session_s)
         each = format_seconds(session_line.inference_s)
-        times = f"{session_line.inference_s / plain_s:.3f}"
-        rows.append((session_line.name, "-", once, "-", each, times, "-", "-"))
+        share = f"{session_line.inference_s / plain_s:.3f}"
+        rows.append((session_line.name, "-", once, "-", each, share, "-", "-"))
     columns = ("once", "per session", "load, range", "per inference", "of as exported")
     # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
     named = {*_DRAWN, *(segment.name for segment in result.cheapest)}
@@ -78,9 +78,9 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
         Text(
             f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
             f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
-            "it loads. Every variant was timed in turns with the one named beside its ratio; what "
-            "it takes of the model as exported follows. Rows within noise of each other show the "
-            "same figure."
+            "it loads. Every variant was timed in turns with the one named beside its ratio; the "
+            "column before is its latency over that of the model as exported. Rows within noise of "
+            "each other show the same figure."
         ),
         Heading("The cheapest"),
         _make_ranges_table(result),

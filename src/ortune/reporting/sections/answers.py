@@ -23,7 +23,6 @@ from ortune.core.study import SampleScores, Study
 from ortune.data.stream import Stream
 from ortune.search.experiment.ledger import read_sample_scores
 
-_SHOWN = 8
 _SIDE = 96
 """Longest side of a picture, px."""
 _BINS = 24
@@ -51,18 +50,8 @@ class AnswersSection(Section):
         metric, inputs = study.budget.metric, {}
         with suppress(OrtuneError):  # removed, or of another layout: shown by number
             stream = Stream(Path(study.root) / "data" / "feeds.stream")
-            inputs = {
-                index: stream[index]
-                for index in list_worst_samples(kept, metric)
-                if index < len(stream)
-            }
+            inputs = kept.read_worst(stream, higher_is_better=metric.higher_is_better)
         yield from show_answers(kept, metric, inputs)
-
-
-def list_worst_samples(kept: SampleScores, metric: Metric) -> list[int]:
-    """Return the indices of the samples that are shown: what lost most first."""
-    worst = kept.list_worst(higher_is_better=metric.higher_is_better, limit=_SHOWN)
-    return [kept.samples[place] for place in worst]
 
 
 def show_answers(
@@ -72,7 +61,7 @@ def show_answers(
 
     Args:
         metric: What gave the scores.
-        inputs: The samples of `list_worst_samples` by their index, as far as they are there.
+        inputs: What `SampleScores.read_worst` returned.
     """
     sign = 1 if metric.higher_is_better else -1
     fates = [
@@ -82,7 +71,7 @@ def show_answers(
     counts = [f"{fates.count(fate):,} {fate}" for fate in reversed(_COLOURS) if fate in fates]
     yield Heading("What changes in the answers")
     yield Text(f"{say.format_count(len(fates), 'sample')}: {', '.join(counts)}.")
-    worst = kept.list_worst(higher_is_better=metric.higher_is_better, limit=_SHOWN)
+    worst = kept.list_worst(higher_is_better=metric.higher_is_better)
     yield Shots(tuple(_make_shot(kept, place, fates[place], inputs) for place in worst))
     yield from _plot_histogram(kept, fates)
 

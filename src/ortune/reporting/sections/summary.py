@@ -11,7 +11,11 @@ from ortune.core import wording as say
 from ortune.core.section import Block, Pill, Pills, Section, Tile, Tiles
 from ortune.core.study import AT_WORK, Study
 from ortune.core.trial import Trial, Verdict
-from ortune.reporting.sections.common.doubts import BUSY, compute_waiting_share
+from ortune.reporting.sections.common.doubts import (
+    BUSY,
+    compute_waiting_share,
+    count_disturbances,
+)
 
 _ACCURACY = {
     Verdict.PROVED: ("accuracy proved", "good"),
@@ -59,9 +63,7 @@ def _judge_machine(study: Study) -> Pill:
         return Pill(f"machine was busy: {100 * share:.0f} % of timed runs had to wait", "bad")
     if study.ending.too_noisy:
         return Pill("machine was noisy: timing is loose", "bad")
-    if study.advice:
-        return Pill(f"machine: {say.format_count(len(study.advice), 'disturbance')}", "warn")
-    return Pill("machine was quiet", "good")
+    return count_disturbances(study.advice)
 
 
 def _make_tiles(study: Study, best: Trial) -> Iterator[Tile]:

@@ -111,7 +111,7 @@ def test_the_samples_that_changed_most_come_first(study: Study) -> None:
 
 def test_without_labels_there_is_no_winning() -> None:
     kept = SampleScores("snr", (0, 1, 2), (300.0,) * 3, (20.0, math.nan, 30.0))
-    worst = kept.list_worst(higher_is_better=True, limit=8)
+    worst = kept.list_worst(higher_is_better=True)
     assert worst == [1, 0, 2], "what has no score is worst"
 
 

@@ -1,7 +1,11 @@
-"""What of a speed-up is in doubt."""
+"""What of a speed-up is in doubt, and what a machine had to disturb it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ortune.core import wording as say
+from ortune.core.section import Pill
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 
@@ -40,3 +44,10 @@ def compute_waiting_share(trial: Trial) -> float:
         if waiting_shares
         else 0.0
     )
+
+
+def count_disturbances(advice: Sequence[object]) -> Pill:
+    """Return what a page says of a machine that was not too noisy."""
+    if advice:
+        return Pill(f"machine: {say.format_count(len(advice), 'disturbance')}", "warn")
+    return Pill("machine was quiet", "good")
