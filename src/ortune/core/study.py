@@ -111,7 +111,7 @@ class SampleScores:
     def read_worst(
         self, inputs: Sequence[Tensors], *, higher_is_better: bool
     ) -> dict[int, Tensors]:
-        """Return copies of the samples of `list_worst` by their index, as far as they are there."""
+        """Return copies of the samples of `list_worst` by index, as far as they are there."""
         worst = [
             self.samples[place] for place in self.list_worst(higher_is_better=higher_is_better)
         ]

@@ -79,8 +79,8 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
             f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
             "it loads. Every variant was timed in turns with the one named beside its ratio; the "
-            "column before is its latency over that of the model as exported. Rows within noise of "
-            "each other show the same figure."
+            "column before is its latency over that of the model as exported. Rows within noise "
+            "of each other show the same figure."
         ),
         Heading("The cheapest"),
         _make_ranges_table(result),
