@@ -131,8 +131,7 @@ class Export(ModuleRequest, WorkerRequest):
     first that agrees is kept; for those tried before it the reason is shown.
 
     Example:
-        ortune export nets:Classifier --weights best.pth --input image=1x3x224x224 \
-            --dynamic image:0=batch -o model.onnx
+        ortune export nets:Net --weights w.pth --input x=1x3x224x224 --dynamic x:0=n -o m.onnx
         ortune export ./my-bert-folder -o model.onnx
 
     Attributes:
