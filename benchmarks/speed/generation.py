@@ -33,7 +33,6 @@ from ortune.backends.cpu import Cpu
 from ortune.core import hub
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.memory import peak_rss
-from ortune.core.python_process import make_python_command
 from ortune.data.sentences import list_cache_shapes, load_tokenizer
 from ortune.data.sequences.generation import CachedDecoder, Generation
 from ortune.data.stream import Stream
@@ -89,7 +88,7 @@ def main() -> None:
         for turn in range(asked.rounds):
             for title, engine, folder in rows if turn % 2 else reversed(rows):
                 module = ("-m", "benchmarks.speed.generation", "--row", engine, str(folder))
-                command = make_python_command(*module, *words)
+                command = [sys.executable, *module, *words]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 runs[title].append(json.loads(done.stdout.splitlines()[-1]))
                 print(f"{turn + 1}: {title}: {runs[title][-1]['token_ns'] / 1e6:.2f} ms a token")
