@@ -29,7 +29,8 @@ def count_flops(model: ir.Model) -> int | None:
     """Return 2 operations a multiply-add, 1 an element of every other computing operator's output.
 
     Dynamic dimensions count as 1. Of an If the dearer branch counts, of a Loop the body as often
-    as it is known to run, else once. Calls of local functions count nothing: inline them first.
+    as it is known to run, else once, of a tree its levels. Calls of local functions count nothing:
+    inline them first.
 
     Returns:
         None when the shape of an operator that multiplies matrices is not known.
@@ -157,6 +158,16 @@ def _count_attention(node: ir.Node) -> int:
     return 4 * math.prod(q) * (keys or q)[-2]
 
 
+def _count_trees(node: ir.Node) -> int:
+    """A comparison a level of each tree, as if trees were alike and balanced, and its addition."""
+    roots = read_attribute(node, "tree_roots", None)
+    of_nodes = read_attribute(node, "nodes_treeids", None)
+    trees = len(set(of_nodes or ()) if roots is None else roots)
+    splits = len(read_attribute(node, "nodes_featureids", ()))
+    rows = _require_input_shape(node, 0)[0]
+    return rows * trees * (1 + math.ceil(math.log2(splits / trees + 1))) if trees else 0
+
+
 def _count_loop(node: ir.Node) -> int:
     trips = const_array(node.inputs[0])
     count = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else 1
@@ -188,6 +199,7 @@ _PRODUCTS_TEXT = (
     "MatMulIntegerToFloat DynamicQuantizeMatMul"
 )
 _ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+_TREES = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
 _MULTIPLY: Mapping[str, Callable[[ir.Node], int]] = {
     **dict.fromkeys(_CONVOLUTIONS, _make_conv_rule(1)),
     "QLinearConv": _make_conv_rule(3),
@@ -198,5 +210,6 @@ _MULTIPLY: Mapping[str, Callable[[ir.Node], int]] = {
     "GRU": _make_recurrent_rule(3),
     "RNN": _make_recurrent_rule(1),
     "Einsum": _count_einsum,
+    **dict.fromkeys(_TREES, _count_trees),
     **dict.fromkeys(_ATTENTIONS, _count_attention),
 }

@@ -54,6 +54,23 @@ def test_a_node_counts_what_it_reads_and_writes() -> None:
     assert found["act"].flops == 24 and found["act"].moved == 2 * 96
 
 
+def test_trees_count_a_comparison_a_level_and_an_addition_a_tree() -> None:
+    modes = '"BRANCH_LEQ", "BRANCH_LEQ", "BRANCH_LEQ", "LEAF", "LEAF", "LEAF", "LEAF"'
+    seven = [0, 1, 2, 3, 4, 5, 6]  # nodes of each of two trees: three levels, the last of leaves
+    text = f"""
+<ir_version: 10, opset_import: ["ai.onnx.ml" : 3]> g (float[3, 4] x) => (float[3, 1] y)
+{{
+  [trees] y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1,
+    nodes_treeids = {[0] * 7 + [1] * 7}, nodes_nodeids = {seven * 2},
+    nodes_featureids = {[0] * 14}, nodes_modes = [{modes}, {modes}],
+    nodes_values = {[0.5] * 14}, nodes_truenodeids = {[1, 3, 5, 0, 0, 0, 0] * 2},
+    nodes_falsenodeids = {[2, 4, 6, 0, 0, 0, 0] * 2},
+    target_treeids = [0], target_nodeids = [3], target_ids = [0], target_weights = [1.0]>(x)
+}}"""
+    (trees,) = list_accounts(infer_copy(model_of(text))[0])
+    assert trees.flops == 3 * 2 * (3 + 1)
+
+
 def test_dynamic_dimensions_count_as_one() -> None:
     found = by_name(list_accounts(infer_copy(text_model())[0]))
     assert found["product"].flops == 2 * 4 * 8

@@ -187,6 +187,19 @@ def test_a_model_of_trees_is_not_told_to_raise_an_opset(tmp_path: Path) -> None:
     assert "no operator of the default domain" in edit.take_notes(model)
 
 
+def test_trees_in_float64_are_not_told_to_become_float32(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["ai.onnx.ml" : 5]> '
+        "g (double[n, 4] x) => (double[n, 1] y) { [trees] y = "
+        "ai.onnx.ml.TreeEnsemble<n_targets = 1, tree_roots = [0], "
+        "nodes_featureids = [0], nodes_splits = double[1] {0.5}, nodes_modes = uint8[1] {0}, "
+        "nodes_truenodeids = [0], nodes_falsenodeids = [1], nodes_trueleafs = [1], "
+        "nodes_falseleafs = [1], leaf_targetids = [0, 0], "
+        "leaf_weights = double[2] {1.0, 2.0}>(x) }"
+    )
+    assert "double" not in rules(linted(text, tmp_path))
+
+
 def test_inputs_that_only_dead_nodes_read_are_unused_too(tmp_path: Path) -> None:
     text = "g (float[n] x, float[n] z) => (float[n] y) { [a] y = Abs(x) [b] d = Neg(z) }"
     found = rules(linted(HEAD + text, tmp_path))
