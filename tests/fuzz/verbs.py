@@ -207,7 +207,9 @@ def begun(asked: Request) -> None:
     if isinstance(on := getattr(asked, "on", None), str) and on not in ("", "auto"):
         parse_list(Backend, getattr(asked, "backends", on))
     if isinstance(spelled := getattr(asked, "workload", None), str):
-        reading.read_workload(spelled, getattr(asked, "batch", 0))
+        batch = getattr(asked, "batch", 0)
+        for size in batch if isinstance(batch, tuple) else (batch,):
+            reading.read_workload(spelled, size)
 
 
 def fields_of(asked: Request) -> Iterator[RequestField]:

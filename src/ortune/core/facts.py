@@ -22,8 +22,9 @@ class TensorSpec:
     # shape when even the rank is unknown.
     shape: tuple[int | str | None, ...] | None
     # Of an input: rows of the smallest table that its integers index, as token ids index an
-    # embedding. None when it is not known to index any.
-    rows: int | None = field(default=None, compare=False)
+    # embedding; the name of a dynamic dimension where all such tables have one, as edges index
+    # nodes. None when it is not known to index any.
+    rows: int | str | None = field(default=None, compare=False)
     # Of an input: its integers say how large a tensor is to be, as the pads of a Pad do.
     sizes: bool = field(default=False, compare=False)
 
@@ -68,12 +69,12 @@ class Facts:
     @property
     def embeds(self) -> bool:
         """Rows of a table are looked up by an input, as tokens are."""
-        return any(spec.rows for spec in self.inputs)
+        return any(isinstance(spec.rows, int) for spec in self.inputs)
 
     @property
     def names_tokens(self) -> bool:
         """An output has a value for every row of a table that an input indexes: logits."""
-        rows = {spec.rows for spec in self.inputs if spec.rows}
+        rows = {spec.rows for spec in self.inputs if isinstance(spec.rows, int)}
         return any(spec.shape and spec.shape[-1] in rows for spec in self.outputs)
 
     @property

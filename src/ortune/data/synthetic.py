@@ -88,12 +88,18 @@ def generate_feeds(
     _require_room(inputs, chosen, out, count)
     draws: dict[str, Draw] = {}
     notes = []
+    sized = {
+        dim: size
+        for spec in inputs
+        for dim, size in zip(spec.shape or (), chosen[spec.name], strict=False)
+    }
     for spec in inputs:
+        rows = sized.get(spec.rows) if isinstance(spec.rows, str) else spec.rows
         shape = chosen[spec.name]
         limits = ranges.get(spec.name)
         if limits is None and _is_length(spec):
             limits = 1, _find_shortest(spec, inputs, chosen)
-        words, draws[spec.name] = _make_draw(spec, shape, limits)
+        words, draws[spec.name] = _make_draw(spec, shape, limits, rows)
         notes.append(f"made up: {spec.name} {spec.dtype} {checks.format_shape(shape)}, {words}")
     digests: list[str] = []
 
@@ -221,15 +227,18 @@ def _guess_sizes(spec: TensorSpec) -> dict[int, int]:
 
 
 def _make_draw(
-    spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float] | None
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    limits: tuple[float, float] | None,
+    rows: int | None,
 ) -> tuple[str, Draw]:
-    """Return how values are made up, in words and as a function."""
+    """Return how values are made up, in words and as a function; `rows` are those of its table."""
     if spec.dtype in checks.TEXT:
         return "text 'a'", lambda rng: np.full(shape, "a")
     dtype, name = stream.parse_dtype(spec.dtype), spec.name.lower()
     exact = dtype.kind in "iu"
     if limits is not None:
-        return _make_ranged_draw(spec, shape, limits)
+        return _make_ranged_draw(spec, shape, limits, rows)
     if dtype.kind == "b":
         return "true", lambda rng: np.ones(shape, dtype)
     if "mask" in name or (exact and "attention" in name):
@@ -237,23 +246,23 @@ def _make_draw(
     if exact and ("token_type" in name or "segment" in name):
         return "zeros", lambda rng: np.zeros(shape, dtype)
     if exact and "position" in name and shape:
-        last = (spec.rows or shape[-1]) - 1
+        last = (rows or shape[-1]) - 1
         places = np.broadcast_to(np.arange(shape[-1]).clip(max=last), shape).astype(dtype)
         return "0, 1, 2, ...", lambda rng: places
-    if exact and spec.sizes and spec.rows is None:
+    if exact and spec.sizes and rows is None:
         words = f"1..{_SIZE}, as they are sizes; to choose: --range {spec.name}:LOW..HIGH"
         return words, lambda rng: rng.integers(1, _SIZE + 1, shape).astype(dtype)
     if exact:
-        top = spec.rows or (256 if spec.dtype == "uint8" else _IDS)
+        top = rows or (256 if spec.dtype == "uint8" else _IDS)
         top = min(top, int(np.iinfo(dtype).max) + 1)
-        has_range = spec.rows or spec.dtype == "uint8"
+        has_range = rows or spec.dtype == "uint8"
         advice = "" if has_range else f", a guess: set it with --range {spec.name}:LOW..HIGH"
         return f"0..{top - 1}{advice}", lambda rng: rng.integers(0, top, shape).astype(dtype)
     return "standard normal", lambda rng: rng.standard_normal(shape).astype(dtype)
 
 
 def _make_ranged_draw(
-    spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float]
+    spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float], rows: int | None
 ) -> tuple[str, Draw]:
     low, high = limits
     words, dtype = f"{low:g}..{high:g}", stream.parse_dtype(spec.dtype)
@@ -268,11 +277,11 @@ def _make_ranged_draw(
             raise BadData(f"range {words} is too wide to draw from", fix="give a narrower one")
         return words, lambda rng: rng.uniform(low, high, shape).astype(dtype)
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if spec.rows is not None and (low < -spec.rows or high >= spec.rows):
+    if rows is not None and (low < -rows or high >= rows):
         raise BadData(
             f"range {words} of '{spec.name}' goes beyond its table of "
-            f"{wording.format_count(spec.rows, 'row')}",
-            fix=f"give --range {spec.name}:0..{spec.rows - 1}, or leave it out",
+            f"{wording.format_count(rows, 'row')}",
+            fix=f"give --range {spec.name}:0..{rows - 1}, or leave it out",
         )
     if low != int(low) or high != int(high) or low < least or high > most:
         raise BadData(

@@ -127,6 +127,21 @@ def test_indices_are_drawn_from_the_rows_of_their_table(tmp_path: Path) -> None:
     assert "made up: ids int64 [1, 64], 0..6" in found.notes
 
 
+def test_rows_of_a_named_dimension_are_as_many_as_it_has_here(tmp_path: Path) -> None:
+    inputs = [
+        TensorSpec("ends", "int64", (2, "edges"), rows="nodes"),
+        TensorSpec("x", "float32", ("nodes", 4)),
+        TensorSpec("lost", "int64", (2,), rows="nowhere"),
+    ]
+    shapes = {"x": (3, 4), "ends": (2, 64)}
+    found = generate_feeds(inputs, tmp_path, shapes=shapes, ranges={})
+    assert {*Stream(found.stream)[0]["ends"].flat} == {0, 1, 2}
+    assert found.notes[0] == "made up: ends int64 [2, 64], 0..2"
+    assert "a guess: set it with --range lost:LOW..HIGH" in found.notes[2]
+    with pytest.raises(BadData, match="3 rows"):
+        generate_feeds(inputs, tmp_path, shapes=shapes, ranges={"ends": (0, 3)})
+
+
 def test_sizes_are_small(tmp_path: Path) -> None:
     """Eight pads of up to 99 of a tensor [1, 3, 4, 5] took ten gigabytes."""
     found = generate_feeds(

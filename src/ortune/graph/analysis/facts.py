@@ -44,15 +44,15 @@ def read_facts(
     precisions: Counter[str] = Counter()
     for tensor in weights:
         precisions[dtype_name(tensor.dtype)] += tensor.nbytes
-    rows, sizes = table_rows(model), find_size_inputs(model)
+    if inference is None:
+        whole = not model.functions and not list_unknown_values(model)
+        inference = (model, "file") if whole else infer_copy(model)
+    rows, sizes = table_rows(inference[0]), find_size_inputs(model)
     inputs = tuple(
         replace(spec, rows=rows.get(spec.name), sizes=spec.name in sizes)
         for spec in list_inputs(model)
     )
     dynamic = [d for tensor_spec in inputs for d in tensor_spec.shape or () if isinstance(d, str)]
-    if inference is None:
-        whole = not model.functions and not list_unknown_values(model)
-        inference = (model, "file") if whole else infer_copy(model)
     if read and values is None:
         values = list(weight_values(model, _LIMIT))
     return Facts(
@@ -93,7 +93,7 @@ def bound_weight_bytes(before: int) -> int:
     return before + max(_ROOM, int(MOST_GROWTH * before))
 
 
-_SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
+_SHAPING = "Expand Flatten Gather Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 _PASSED_ON = frozenset(["Cast", "Concat", "Identity", *_SHAPING.split()])
 """Operators that hand on their first input's integers, or those of every input."""
 _AXES = {"Gather": "axis", "GatherElements": "axis"}
@@ -117,18 +117,21 @@ _EMBED_TABLES = {0: 2, 1: 4}
 """Input of an EmbedLayerNormalization that holds indices -> the input that is their table."""
 
 
-def table_rows(model: ir.Model) -> dict[str, int]:
+def table_rows(model: ir.Model) -> dict[str, int | str]:
     """Return input -> number of rows of the smallest table that its values index.
 
     Only inputs whose integers reach the indices unchanged; tables may be computed, but of a known
-    size. Calls of local functions are not looked into.
+    size or of a dimension that has a name, as the nodes of a graph that edges point to: then the
+    first such name. Calls of local functions are not looked into.
     """
-    rows = {}
+    rows: dict[str, int | str] = {}
     for value in model.graph.inputs:
         whole = value.dtype is not None and value.dtype.is_integer()
         sizes = list(_list_table_sizes(value)) if whole else []
-        if sizes:
-            rows[str(value.name)] = min(sizes)
+        if numbers := [size for size in sizes if isinstance(size, int)]:
+            rows[str(value.name)] = min(numbers)
+        elif sizes:
+            rows[str(value.name)] = sizes[0]
     return rows
 
 
@@ -155,7 +158,7 @@ def _is_table(value: ir.Value) -> bool:
     )
 
 
-def _list_table_sizes(value: ir.Value) -> Iterator[int]:
+def _list_table_sizes(value: ir.Value) -> Iterator[int | str]:
     for node, place in _follow(value):
         if (size := _count_table_rows(node, place)) is not None:
             yield size
@@ -174,7 +177,7 @@ def _follow(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
                 ahead += more
 
 
-def _count_table_rows(node: ir.Node, place: int) -> int | None:
+def _count_table_rows(node: ir.Node, place: int) -> int | str | None:
     """Return the rows that an input of a node picks from; None when it is no such input."""
     op = qualify_operator(node)
     if op == _EMBED and place in _EMBED_TABLES and _EMBED_TABLES[place] < len(node.inputs):
@@ -184,8 +187,8 @@ def _count_table_rows(node: ir.Node, place: int) -> int | None:
     return _find_axis_size(node.inputs[0], read_attribute(node, _AXES.get(op, "gather_axis"), 0))
 
 
-def _find_axis_size(table: ir.Value | None, axis: int) -> int | None:
-    """Return the length of a table along an axis, found behind changes of its type."""
+def _find_axis_size(table: ir.Value | None, axis: int) -> int | str | None:
+    """Return a table's length along an axis, or its name, found behind changes of its type."""
     while table is not None and (node := table.producer()) is not None:
         if node.op_type not in ("Cast", "DequantizeLinear"):
             break
@@ -195,4 +198,4 @@ def _find_axis_size(table: ir.Value | None, axis: int) -> int | None:
     if not shape or not -len(shape) <= axis < len(shape):
         return None
     size = shape[axis]
-    return size if isinstance(size, int) and size > 0 else None
+    return size if isinstance(size, str) or (isinstance(size, int) and size > 0) else None

@@ -90,7 +90,8 @@ def _suggest_fix(error: Exception, bench: Workbench) -> str:
         last = int(bounds[1])
         whole = {name: array for name, array in sample.items() if array.dtype.kind in "iu"}
         beyond = [name for name, array in whole.items() if (array > last).any()]
-        return f"give data that fits, or --range {(beyond or ['INPUT'])[0]}:0..{last}"
+        ranges = " ".join(f"--range {name}:0..{last}" for name in beyond or ["INPUT"])
+        return f"give data that fits, or {ranges}"
     if not _is_of_runtime(error) or not sample:
         return ""
     names = f"{'such as ' if len(sample) > _NAMED else ''}{', '.join(list(sample)[:_NAMED])}"

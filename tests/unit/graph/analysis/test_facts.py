@@ -183,6 +183,23 @@ def test_rows(body: str, wanted: dict[str, int]) -> None:
     assert table_rows(made) == wanted
 
 
+def test_rows_of_a_dimension_with_a_name_as_edges_point_to_the_nodes_of_a_graph() -> None:
+    made = model(
+        f"""g (float[nodes,4] x, int64[2,edges] ends, int64[k] some) => (float[edges,4] y, float z)
+        <{TABLES}, int64 first = {{0}}> {{
+          sources = Gather(ends, first)
+          y = Gather(x, sources)
+          h = Relu(x)
+          p = Gather(h, some)
+          z = ReduceSum(p)
+        }}"""
+    )
+    assert table_rows(made) == {"ends": "nodes"}
+    facts = read_facts(made)  # with inferred shapes: of what is computed too
+    assert [one.rows for one in facts.inputs] == [None, "nodes", "nodes"]
+    assert not facts.embeds and not facts.names_tokens
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
