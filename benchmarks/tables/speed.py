@@ -161,6 +161,32 @@ def aa_cells(results: Mapping[str, Any]) -> str:
     return table([*head, "3 % slower twin called slower"], rows)
 
 
+def busy(results: Mapping[str, Any]) -> str:
+    """Return one row a cell: what fives of its pairs say of what is so on a quiet machine."""
+    rows = [
+        [cell["cell"],
+         " / ".join(percent(share, 0) for share in cell["waited"]),
+         percent(cell["without an interval"], 0),
+         percent(cell["claims between equals"]),
+         percent(cell["holds the quiet value"], 0),
+         percent(cell["claims more than is true"]),
+         interval(cell["all pairs"])]
+        for cell in results["cells"]
+    ]  # fmt: skip
+    head = [
+        "neighbour, CPUs",
+        "runs that waited",
+        "no interval",
+        "equal models: claims",
+        "holds the quiet ratio",
+        "claims more",
+        "ratio by all pairs",
+    ]
+    quiet, pairs = interval(results["quiet value"]), results["cells"][0]["pairs"]
+    said = f"{pairs} pairs a cell; the ratio on the quiet machine is {quiet}."
+    return f"{where(results)} {said}\n\n{table(head, rows)}"
+
+
 def uninterrupted(results: Mapping[str, Any]) -> str:
     """Return the ratio by turns beside that of uninterrupted loops."""
     rows = [
