@@ -62,6 +62,7 @@ class StudyEnding:
         study = self.study
         yield from _list_facts(study)
         yield "", _describe_needs(study)
+        yield "", _describe_choice(study)
         yield from (("warning", text) for text in list_warnings(study))
         for part in gather_parts(study, terminal=True):
             if part.name == "ranking":
