@@ -311,6 +311,10 @@ def _read_lines(
                 f"{where} is not JSON: {error.msg} at column {error.colno}",
                 fix="write one object a line: input name to number or nested lists",
             ) from None
+        except ValueError:  # Python reads no integer of thousands of digits
+            raise BadData(
+                f"{where} has a number of thousands of digits", fix="write shorter numbers"
+            ) from None
         yield from _make_blocks(item, where, inputs, sentences)
 
 

@@ -134,7 +134,7 @@ def read_inventory(path: Path) -> tuple[Device, ...]:
     """
     try:
         tables = tomllib.loads(regular_file.read_text(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadSettings(
             f"the inventory {path} cannot be read: {error}",
             fix='write a table a device: [pi5], and below it host = "pi@pi5.local"',

@@ -162,6 +162,13 @@ class TestWinner:
         sure = final(PLAIN, 0.95, 0.93, 0.97)
         assert select_winner([final(LOSSY, 0.5, 0.2, 1.2), sure], strict=False) is sure
 
+    def test_a_finalist_whose_runs_waited_for_a_cpu_never_wins(self) -> None:
+        quick, sure = final(LOSSY, 0.2, waited=True), final(PLAIN, 0.6)
+        assert select_winner([quick, sure], ORIGINAL, strict=False) is sure
+        assert select_winner([quick], ORIGINAL, strict=False) is None
+        small = sized(quick, 1e6)  # nor for its size
+        assert select_winner([small], sized(LEVEL, 9e6), strict=False, goal=SIZE) is None
+
     def test_what_is_not_accepted_never_wins(self) -> None:
         quick, sure = likely(final(LOSSY, 0.5)), final(PLAIN, 0.6)
         assert select_winner([quick, sure], strict=False) is quick

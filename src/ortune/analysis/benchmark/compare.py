@@ -180,7 +180,7 @@ def read_run(path: Path) -> SavedRun:
     try:
         text = regular_file.read_text(path)
         content = codec.decode(_File, json.loads(text), known_only=True)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
     except OrtuneError as error:
         raise BadData(f"{path} is not a saved run: {error.what}", fix=fix) from None

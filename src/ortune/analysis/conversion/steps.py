@@ -334,7 +334,7 @@ def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
         read = json.loads(regular_file.read_text(file))
     except OSError as error:
         raise BadData(f"{file}: {error.strerror}", fix=_FIX) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"{file} is not JSON: {error}", fix=_FIX) from None
     regions = read.get("regions") if isinstance(read, dict) else read
     if not isinstance(regions, list):

@@ -81,7 +81,7 @@ def read_priced_source(source: Path) -> PricedSource:
         return of_study(read_study(source))
     try:
         content = json.loads(regular_file.read_text(source))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         content = None
     except FileNotFoundError:
         raise BadData(f"no file or folder {source}", fix="check the path") from None

@@ -177,6 +177,6 @@ def read_profile(folder: Path) -> Profile:
             field.name: values[field.name] for field in fields(Profile) if field.name in values
         }
         return codec.decode(Profile, kept_fields)
-    except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None

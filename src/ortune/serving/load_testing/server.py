@@ -261,7 +261,7 @@ class Admin:
                     return ask(line, "", fields, again=False)
                 raise self._make_connection_error(error) from None
             answer = None
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 answer = json.loads(text or b"null")
             if response.status != 200:
                 message = str(answer.get("error", "")) if isinstance(answer, dict) else ""
