@@ -53,6 +53,7 @@ NOT_VERBS = {
     "does",
     "wrote",
 }
+ROUND = str.maketrans("{}", "()")
 KINDS = (Augmentation, Backend, Metric, Observer, Workload)
 
 
@@ -98,7 +99,7 @@ def list_texts(node: ast.expr, constants: dict[str, list[ast.expr]]) -> Iterator
             parts = [
                 str(part.value)
                 if isinstance(part, ast.Constant)
-                else f"{{{ast.unparse(part)[2:-2]}}}"
+                else f"{{{ast.unparse(part)[2:-2].translate(ROUND)}}}"
                 for part in values
             ]
             yield "".join(parts), any(map(is_cut_list, values))

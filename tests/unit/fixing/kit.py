@@ -1,0 +1,249 @@
+"""What tests of fixes share: files that commands name, situations, and what was raised where."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import shlex
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from ortune_toys.backends.precompiled import Precompiled
+
+from ortune.backends.cpu import Cpu
+from ortune.bundle.pack import pack
+from ortune.cli.main import main
+from ortune.core.errors import OrtuneError
+from ortune.graph.io import file
+from ortune.search.experiment import golden
+from tests.unit import studies
+from tests.unit.fixing.sites import find_raised, list_sites
+from tests.unit.quantizing import model_of, normal
+from tests.unit.search.experiment.test_hostile_run import written
+
+ROOMS = Path(__file__).parents[2] / "fixtures" / "before_rooms"
+MODEL = "g (float[b, 32] x) => (float[b, 32] y) { m = MatMul(x, w) y = Relu(m) }"
+TWO = MODEL.replace("y = Relu(m)", "n = MatMul(m, v) y = Relu(n)")
+FIXED = "g (float[2, 8] x) => (float[2, 8] y) { m = MatMul(x, w) y = Relu(m) }"
+INTEGER = "g (int64[b, 4] i) => (int64[b, 4] y) { y = Abs(i) }"
+RANDOM = "g (float[b, 32] x) => (float[b, 32] y) { r = RandomNormalLike(x) y = Add(r, x) }"
+UNLOADED = """g (float[b, 32] x) => (float[b, 32] y) {
+    c = Cast<to=16>(x) s = Sigmoid(c) f = Cast<to=1>(s) y = MatMul(f, w) }"""
+NAN = "g (float[b, 32] x) => (float[b, 32] y, float[b, 32] z) { y = Log(x) z = Relu(x) }"
+
+
+def save(path: Path, text: str, **weights: Any) -> Path:
+    return Path(file.save(model_of(text, weights), path))
+
+
+def save_samples(path: Path) -> Path:
+    np.savez(path, x=np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32))
+    return path
+
+
+def save_text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def rename_rows(path: Path, model: str) -> Path:
+    """Write a file of `bench` again, with its row twice under another name."""
+    content = json.loads((ROOMS / "bench.json").read_text(encoding="utf-8"))
+    content["rows"] = [row | {"model": model} for row in content["rows"][:1]] * 2
+    return save_text(path, json.dumps(content))
+
+
+def make_own(path: Path) -> studies.Study:
+    """Return the study of a run with a custom operator that does not load."""
+    path.mkdir()
+    library = save_text(path / "operators.py", "raise ImportError('not there')\n")
+    return studies.study(path, backend=Cpu(custom_ops=(str(library),)))
+
+
+def make_own_run(path: Path) -> Path:
+    """Write a run whose golden answers only its own code could give."""
+    study = make_own(path)
+    golden.outputs_path(Path(study.root), "", study.best).unlink()
+    return written(study)
+
+
+def make_wrong_run(path: Path) -> Path:
+    """Write a run whose provider compiles models that answer otherwise."""
+    return written(studies.study(path, backend=Precompiled(harm="wrong")))
+
+
+def quantize(path: Path) -> None:
+    source = save(path.with_name("source.onnx"), MODEL, w=normal(32, 32))
+    demand("apply M int8-dynamic -o O", {"M": str(source), "O": str(path)})
+
+
+def calibrate_another(path: Path) -> None:
+    """Write ranges of a model that has other tensors."""
+    text = MODEL.replace("(m", "(t").replace("m =", "t =").replace("x", "z")
+    source = save(path.with_name("other.onnx"), text, w=normal(32, 32))
+    samples = path.with_name("z.npz")
+    np.savez(samples, z=np.ones((8, 32), np.float32))
+    demand("calibrate M --data D -o O", {"M": str(source), "D": str(samples), "O": str(path)})
+
+
+def make_package(path: Path) -> None:
+    bundle = make_bundle(path.with_name("packed.ortune"))
+    demand("pack B --for onnx -o O", {"B": str(bundle), "O": str(path)})
+
+
+def make_bundle(path: Path) -> Path:
+    return pack(studies.study(path.with_name("study")), path)
+
+
+def make_own_bundle(path: Path) -> Path:
+    return pack(make_own(path.with_name("own")), path)
+
+
+FILES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
+    "M": ("m.onnx", lambda path: save(path, MODEL, w=normal(32, 32))),
+    "F": ("f.onnx", lambda path: save(path, FIXED, w=normal(8, 8))),
+    "I": ("i.onnx", lambda path: save(path, INTEGER)),
+    "NAN": ("nan.onnx", lambda path: save(path, NAN)),
+    "UNLOADED": ("unloaded.onnx", lambda path: save(path, UNLOADED, w=normal(32, 32))),
+    "RANDOM": ("random.onnx", lambda path: save(path, RANDOM)),
+    "TWO": ("two.onnx", lambda path: save(path, TWO, w=normal(32, 32), v=normal(32, 32))),
+    "INT8": ("int8.onnx", quantize),
+    "CACHE": ("cache", lambda path: save_text(path, "TRT-8601-EntropyCalibration2\nx: zz\n")),
+    "RANGES": ("ranges.json", calibrate_another),
+    "HELD": ("held", make_package),
+    "D": ("d.npz", save_samples),
+    "ID": ("id.npz", lambda path: np.savez(path, i=np.arange(32).reshape(8, 4))),
+    "L": ("labels.csv", lambda path: save_text(path, "\n".join("01234567") + "\n")),
+    "X": ("x.json", lambda path: save_text(path, "{}")),
+    "J2": ("j2.json", lambda path: rename_rows(path, "one.onnx")),
+    "K2": ("k2.json", lambda path: rename_rows(path, "other.onnx")),
+    "O": ("o.onnx", lambda path: None),
+    "J": ("j.json", lambda path: None),
+    "NEW": ("new", lambda path: None),
+    "NEW.ortune": ("new.ortune", lambda path: None),
+    "RUN": ("a", lambda path: written(studies.study(path))),
+    "BUNDLE": ("bundle.ortune", make_bundle),
+    "OWN_RUN": ("b", make_own_run),
+    "OWN": ("own.ortune", make_own_bundle),
+    "WRONG": ("c", make_wrong_run),
+}
+"""Word -> name of a file, and what makes it in a folder."""
+
+
+@contextmanager
+def prepare(folder: Path, *commands: str) -> Iterator[dict[str, str]]:
+    """Write what commands name; yield word -> what stands for it. A port is taken meanwhile."""
+    words = {word for text in commands for word in shlex.split(text)}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        places = {"TAKEN": str(taken.getsockname()[1])}
+        places["SEVERAL"] = str(ROOMS / "bundles" / "two-winner.ortune")
+        for word in words & FILES.keys():
+            name, make = FILES[word]
+            places[word] = str(make(folder / name) or folder / name)
+        yield places
+
+
+def run(text: str, places: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command; return its exit code, what is amiss and what to do about it."""
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
+        code = main([places.get(word, word) for word in shlex.split(text)])
+    what, _, fix = said.getvalue().rpartition("  fix: ")
+    return code, what.strip().rpartition("\n")[2], fix.removesuffix("\n")
+
+
+def demand(text: str, places: Mapping[str, str]) -> None:
+    """Run a command and raise what is amiss."""
+    code, what, fix = run(text, places)
+    if code:
+        raise OrtuneError(what, fix=fix)
+
+
+# --- situations ---------------------------------------------------------------------------------
+
+
+class Room(NamedTuple):
+    """Where a situation is."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+
+Pair = tuple[Callable[[], object], Callable[[], object]]
+
+
+class Situation(NamedTuple):
+    """The site of a fix, what the fix says among else, and the refused act and the followed."""
+
+    site: str
+    said: tuple[str, ...]
+    make: Callable[[Room], AbstractContextManager[Pair]]
+
+
+SITUATIONS: dict[str, dict[str, Situation]] = {}
+"""Module -> name -> situation."""
+
+
+def follow(site: str, *said: str) -> Callable[[Callable[[Room], Iterator[Pair]]], None]:
+    """Register a situation of the module that this is called in."""
+
+    def register(make: Callable[[Room], Iterator[Pair]]) -> None:
+        situations = SITUATIONS.setdefault(make.__module__, {})
+        assert make.__name__ not in situations, make.__name__
+        situations[make.__name__] = Situation(site, said, contextmanager(make))
+
+    return register
+
+
+def end_at(said: str, act: Callable[[], object]) -> Callable[[], None]:
+    """Return an act that ends at the next thing amiss."""
+
+    def check() -> None:
+        with pytest.raises(OrtuneError, match=said):
+            act()
+
+    return check
+
+
+def check_situation(situation: Situation, room: Room) -> None:
+    """See the fix, do what it says, and find another situation."""
+    with situation.make(room) as (refused, followed):
+        with recording() as raised, pytest.raises(OrtuneError) as caught:
+            refused()
+        assert all(word in caught.value.fix for word in situation.said), caught.value.fix
+        check_site(situation.site, caught.value.fix, raised)
+        followed()
+
+
+Raised = list[tuple[str, list[str]]]
+
+
+@contextmanager
+def recording() -> Iterator[Raised]:
+    """Yield a list that takes the fix of every error that is made, and the sites it may be of."""
+    raised: Raised = []
+    real = OrtuneError.__init__
+
+    def note(self: OrtuneError, what: str, *, fix: str) -> None:
+        real(self, what, fix=fix)
+        raised.append((self.fix, find_raised(inspect.currentframe(), fix)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OrtuneError, "__init__", note)
+        yield raised
+
+
+def check_site(name: str, fix: str, raised: Raised) -> None:
+    """Check that a fix comes from a site: by where it was made, or by its text if in a worker."""
+    site = list_sites().get(name)
+    assert site is not None, f"no fix stands at {name}"
+    assert site.matches(fix), f"{name} says otherwise: {fix}"
+    here = {place for said, places in raised if said == fix for place in places}
+    assert not here or name in here, f"raised at {', '.join(here)}"
