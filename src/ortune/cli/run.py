@@ -107,7 +107,8 @@ def command(options: _Options) -> None:
     if options.data is not None:
         if options.text_pair is not None:
             raise BadSettings(
-                "--text-pair goes with INPUT", fix="give rows of --data a column text_pair"
+                "--text-pair goes with INPUT",
+                fix="leave --text-pair out, and give rows of --data a column text_pair",
             )
         return _run_batch(options)
     return _run_inputs(options)

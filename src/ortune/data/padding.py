@@ -111,7 +111,7 @@ def find_padding(
     if chosen.spec.shape and isinstance(chosen.spec.shape[1], int):
         raise BadData(
             f"the length of '{name}' is fixed at {chosen.spec.shape[1]} in the model",
-            fix="free it: ortune apply MODEL free-dims -o FREE.onnx",
+            fix=f'free it: ortune apply MODEL "free-dims(dims=[{name}.1:length])" -o FREE.onnx',
         )
     widths = tuple(entry[name][1] for entry in shapes)
     if tuple(chosen.real_lengths) == widths:

@@ -162,8 +162,8 @@ def prove(
     except WorkerFailed as error:
         raise Refused(
             f"the model does not run without the padding: {error.failure.reason}",
-            fix="make the padded length dynamic (`ortune apply MODEL free-dims`), or leave the "
-            "calls padded",
+            fix="make the padded length dynamic, such as `ortune apply MODEL "
+            '"free-dims(dims=[INPUT.1:length])"`, or leave --buckets out',
         ) from None
     widths, real = ([side[i] for i in chosen] for side in (padding.widths, padding.lengths))
     declared = replace(cut, outputs=_outputs(long, brief, widths, real))

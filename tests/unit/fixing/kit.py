@@ -35,6 +35,14 @@ INTEGER = "g (int64[b, 4] i) => (int64[b, 4] y) { y = Abs(i) }"
 RANDOM = "g (float[b, 32] x) => (float[b, 32] y) { r = RandomNormalLike(x) y = Add(r, x) }"
 UNLOADED = """g (float[b, 32] x) => (float[b, 32] y) {
     c = Cast<to=16>(x) s = Sigmoid(c) f = Cast<to=1>(s) y = MatMul(f, w) }"""
+OWN = '<ir_version: 8, opset_import: ["": 17, "own": 1, "com.microsoft": 1]> '
+TABLE = "g (int64[b] i) => (float[b, 4] y) { y = Gather(table, i) }"
+THREE = "g (float[b, s] x) => (float[b, s] y) { y = Relu(x) }"
+UNTYPED = "g (float[b, 32] x) => (float[b, 32] y) { m = own.Thing(x) y = Relu(m) }"
+SEQUENCE = "g (float[b, 32] x) => (seq(float[b, 32]) y) { y = SequenceConstruct(x) }"
+DAMAGED = '{"format": "ortune-ranges", "version": 1}'
+INVENTORY = '[pi5]\nhost = "pi@pi5"\npython = "/no/python"\n'
+W = normal(32, 32)
 NAN = "g (float[b, 32] x) => (float[b, 32] y, float[b, 32] z) { y = Log(x) z = Relu(x) }"
 
 
@@ -52,10 +60,25 @@ def save_text(path: Path, text: str) -> Path:
     return path
 
 
-def rename_rows(path: Path, model: str) -> Path:
+def save_rows(path: Path, *rows: dict[str, object]) -> Path:
+    return save_text(path, json.dumps({"rows": rows}))
+
+
+def save_ragged(path: Path) -> None:
+    path.mkdir()
+    for size in (3, 4):
+        np.savez(path / f"{size}.npz", x=np.ones((1, size), np.float32))
+
+
+def fill_folder(path: Path) -> None:
+    path.mkdir()
+    save_text(path / "own.txt", "mine")
+
+
+def rename_rows(path: Path, model: str, **more: object) -> Path:
     """Write a file of `bench` again, with its row twice under another name."""
     content = json.loads((ROOMS / "bench.json").read_text(encoding="utf-8"))
-    content["rows"] = [row | {"model": model} for row in content["rows"][:1]] * 2
+    content["rows"] = [row | {"model": model} | more for row in content["rows"][:1]] * 2
     return save_text(path, json.dumps(content))
 
 
@@ -78,9 +101,9 @@ def make_wrong_run(path: Path) -> Path:
     return written(studies.study(path, backend=Precompiled(harm="wrong")))
 
 
-def quantize(path: Path) -> None:
+def quantize(path: Path, step: str = "int8-dynamic") -> None:
     source = save(path.with_name("source.onnx"), MODEL, w=normal(32, 32))
-    demand("apply M int8-dynamic -o O", {"M": str(source), "O": str(path)})
+    demand(f"apply M {step} -o O", {"M": str(source), "O": str(path)})
 
 
 def calibrate_another(path: Path) -> None:
@@ -121,6 +144,26 @@ FILES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "ID": ("id.npz", lambda path: np.savez(path, i=np.arange(32).reshape(8, 4))),
     "L": ("labels.csv", lambda path: save_text(path, "\n".join("01234567") + "\n")),
     "X": ("x.json", lambda path: save_text(path, "{}")),
+    "HALF": ("half.onnx", lambda path: quantize(path, "fp16")),
+    "TABLE": ("table.onnx", lambda path: save(path, TABLE, table=normal(10, 4))),
+    "WHOLE": ("whole.onnx", lambda path: save(path, THREE.replace("b, s", "seq, 3"))),
+    "THREE": ("three.onnx", lambda path: save(path, THREE)),
+    "RAGGED": ("ragged", save_ragged),
+    "OWNOP": ("ownop.onnx", lambda path: save(path, OWN + MODEL.replace("Relu", "own.Relu"), w=W)),
+    "NEWER": ("newer.onnx", lambda path: save(path, MODEL.replace("Relu", "Frobnicate"), w=W)),
+    "UNTYPED": ("untyped.onnx", lambda path: save(path, OWN + UNTYPED, w=normal(32, 32))),
+    "SEQ": ("seq.onnx", lambda path: save(path, SEQUENCE)),
+    "EMPTY": ("empty.onnx", lambda path: save_text(path, "")),
+    "FULL": ("full", fill_folder),
+    "NOROWS": ("norows.json", save_rows),
+    "ODD": ("odd.json", lambda path: save_rows(path, {"model": "m", "backend": "cpu"})),
+    "FAILED": ("failed.json", lambda path: save_rows(path, {"error": "died"})),
+    "RATES": ("rates.json", lambda path: rename_rows(path, "m.onnx", measure="frames")),
+    "DAMAGED": ("damaged.json", lambda path: save_text(path, DAMAGED)),
+    "TRT": ("trt", lambda path: save_text(path, "TRT-x\nx: 3f800000\n")),
+    "BLANK": ("blank", lambda path: save_text(path, "# only\n")),
+    "TOKENS": ("tokens", lambda path: save_text(path, "0123456789\n")),
+    "INVENTORY": ("devices.toml", lambda path: save_text(path, INVENTORY)),
     "J2": ("j2.json", lambda path: rename_rows(path, "one.onnx")),
     "K2": ("k2.json", lambda path: rename_rows(path, "other.onnx")),
     "O": ("o.onnx", lambda path: None),
@@ -176,7 +219,7 @@ class Room(NamedTuple):
     patch: pytest.MonkeyPatch
 
 
-Pair = tuple[Callable[[], object], Callable[[], object]]
+Pair = tuple[Callable[[], object], Callable[..., object]]
 
 
 class Situation(NamedTuple):
@@ -192,7 +235,10 @@ SITUATIONS: dict[str, dict[str, Situation]] = {}
 
 
 def follow(site: str, *said: str) -> Callable[[Callable[[Room], Iterator[Pair]]], None]:
-    """Register a situation of the module that this is called in."""
+    """Register a situation of the module that this is called in.
+
+    What it yields is the refused act, and the one of the fix, which may take the fix.
+    """
 
     def register(make: Callable[[Room], Iterator[Pair]]) -> None:
         situations = SITUATIONS.setdefault(make.__module__, {})
@@ -219,7 +265,7 @@ def check_situation(situation: Situation, room: Room) -> None:
             refused()
         assert all(word in caught.value.fix for word in situation.said), caught.value.fix
         check_site(situation.site, caught.value.fix, raised)
-        followed()
+        followed(*[caught.value.fix][: len(inspect.signature(followed).parameters)])
 
 
 Raised = list[tuple[str, list[str]]]

@@ -10,10 +10,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE, Capabilities
+from ortune.core.errors import OrtuneError
+from ortune.measurement import process as asking
 from ortune.measurement.devices import Device
-from ortune.measurement.environment import RECORD, environment_folder
-from ortune.measurement.environments.check import check_device
+from ortune.measurement.environment import (
+    RECORD,
+    environment_folder,
+    find_packages,
+    python_path,
+)
+from ortune.measurement.environments.check import check_device, list_environment_offers
+from ortune.measurement.environments.installed import add_environment
+from ortune.measurement.process import require_backend
 from ortune.search.targets import read_targets
+from tests.unit import environments
 from tests.unit.fixing.kit import (
     SITUATIONS,
     Pair,
@@ -55,21 +68,101 @@ def a_folder_that_is_no_environment(room: Room) -> Iterator[Pair]:
     yield lambda: demand(f"{text} a", {}), end_at("Python|python", lambda: demand(f"{text} b", {}))
 
 
+OLD = "onnxruntime==1.24.4"
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 exec sh -c "$3"
 """
 
 
-def test_a_device_that_does_not_answer_is_tried_by_hand(room: Room) -> None:
+@follow("measurement/environment:find_interpreter", "ortune doctor env remove old")
+def an_environment_whose_python_is_gone(room: Room) -> Iterator[Pair]:
+    environments.linked(room.patch)
+    add_environment(OLD, "old")
+    python_path(environment_folder("old")).unlink()
+    yield lambda: require_backend(Cpu(), "old"), obey_and_add
+
+
+def obey_and_add(fix: str) -> None:
+    """Remove an environment as a fix says, add it again and run in it."""
+    demand(fix.split("`")[1].removeprefix("ortune "), {})
+    add_environment(OLD, "old")
+    require_backend(Cpu(), "old")
+
+
+def install_both(room: Room) -> None:
+    environments.linked(room.patch)
+    add_environment(OLD, "old")
+    packages = find_packages(environment_folder("old"))
+    assert packages is not None
+    for name in ("onnxruntime", "onnxruntime_directml"):
+        info = packages / f"{name}-1.24.4.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.24.4\n"
+        save_text(info / "METADATA", text)
+
+
+@follow("measurement/environment:find_interpreter#2", "ortune doctor env remove old")
+def two_wheels_of_one_runtime(room: Room) -> Iterator[Pair]:
+    install_both(room)
+    yield lambda: require_backend(Cpu(), "old"), obey_and_add
+
+
+@follow("measurement/environments/check:_query_offers", "ortune doctor env remove old")
+def two_wheels_of_one_runtime_in_a_list(room: Room) -> Iterator[Pair]:
+    install_both(room)
+
+    def look() -> None:
+        (found,) = list_environment_offers()
+        if found.problem:
+            raise OrtuneError(found.problem, fix=found.fix)
+
+    def obey(fix: str) -> None:
+        obey_and_add(fix)
+        look()
+
+    yield look, obey
+
+
+@follow("measurement/environments/check:require_backend_with_hint", "--on")
+def a_backend_that_another_environment_has(room: Room) -> Iterator[Pair]:
+    """Of this Python's own environment OpenVINO is said to be missing; a linked one has it."""
+    pytest.importorskip("openvino")
+    environments.linked(room.patch)
+    add_environment("openvino", "vino")
+    real = asking.query_capabilities
+
+    def ask(backend: Backend, environment: str = HERE) -> Capabilities:
+        missing = Capabilities(missing="pip install openvino", state="not installed")
+        return missing if environment == HERE else real(backend, environment)
+
+    room.patch.setattr(asking, "query_capabilities", ask)
+
+    def obey(fix: str) -> None:
+        said = re.search('--on "([^"]+)"', fix)
+        assert said is not None
+        read_targets(said[1])
+
+    yield lambda: read_targets("openvino"), obey
+
+
+@follow("measurement/environments/check:check_device", "--version")
+def a_device_that_does_not_answer(room: Room) -> Iterator[Pair]:
     """The fix is a whole command, whose `--version` is Python's; it shows the reason."""
     program = room.folder / "ssh"
     save_text(program, SSH).chmod(0o755)
     room.patch.setenv("PATH", f"{room.folder}:/usr/bin:/bin")
-    checked = check_device(Device("pi5", "pi@pi5", "/no/python", str(room.folder / "there")))
-    (command,) = re.findall(r"`(.+--version.*)`", checked.fix)
-    tried = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
-    assert tried.returncode and "/no/python" in tried.stderr
+
+    def check() -> None:
+        checked = check_device(Device("pi5", "pi@pi5", "/no/python", str(room.folder / "there")))
+        raise OrtuneError(checked.problem, fix=checked.fix)
+
+    def obey(fix: str) -> None:
+        (command,) = re.findall(r"`(.+--version.*)`", fix)
+        tried = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
+        assert tried.returncode and "/no/python" in tried.stderr
+
+    yield check, obey
 
 
 @pytest.mark.parametrize("name", SITUATIONS[__name__])

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ortune as ot
 from ortune.core.errors import OrtuneError
 from ortune.reporting.live import LiveServer, Watched
-from ortune.serving.load_testing import clients
+from ortune.serving.load_testing import clients, server
 from ortune.serving.load_testing.clients import open_clients
 from ortune.serving.load_testing.levels import Load
 from ortune.serving.load_testing.requests import LoadTest
+from ortune.serving.server import processes
 from ortune.serving.server.deployment import divide_cluster
+from ortune.serving.server.listeners import check_certificate, read_tokens
+from tests.certificates import pair
 from tests.unit.fixing.kit import (
     SITUATIONS,
     Pair,
     Room,
     check_situation,
     demand,
+    end_at,
     follow,
     prepare,
     save_text,
@@ -133,6 +141,82 @@ def a_goal_for_which_there_is_too_little_time(room: Room) -> Iterator[Pair]:
         search(int(told[1]))
 
     yield lambda: search(10), search_as_told
+
+
+@follow("serving/load_testing/perf_analyzer:run_perf_analyzer", "--client")
+def a_client_that_is_not_installed(room: Room) -> Iterator[Pair]:
+    room.patch.setenv("PATH", str(room.folder))
+    with over_http(Script()) as url:
+        few = {"requests": 5, "repeats": 1, "warm_up": 0, "concurrency": "1"}
+        yield (
+            lambda: ot.loadtest(url, client="perf_analyzer", **few),
+            lambda: ot.loadtest(url, **few),
+        )
+
+
+@follow("serving/server/listeners:check_certificate.refuse_encrypted", "openssl pkey")
+def a_key_that_is_encrypted(room: Room) -> Iterator[Pair]:
+    hidden = pair(room.folder, password=b"secret")
+
+    def check(key: Path) -> None:
+        check_certificate(hidden.certificate, key, lambda text: None)
+
+    def decrypt(fix: str) -> None:
+        command = shlex.split(fix.split("`")[1])
+        subprocess.run([*command, "-passin", "pass:secret"], check=True, capture_output=True)
+        check(Path(command[-1]))
+
+    yield lambda: check(hidden.key), decrypt
+
+
+@follow("serving/load_testing/server:_wait_ready", "ortune serve")
+def a_server_that_says_nothing(room: Room) -> Iterator[Pair]:
+    """It ends at once, as one does that the kernel kills; by hand it says what is amiss."""
+    room.patch.setattr(server, "make_python_command", lambda *_: ["false"])
+    with prepare(room.folder, "M") as places:
+        yield (
+            lambda: demand("loadtest M --requests 5 --repeats 1 --concurrency 1", places),
+            end_at("port|listen", lambda: demand("serve M --http-port TAKEN", places)),
+        )
+
+
+@follow("serving/server/processes:_Supervisor._start_process", "--processes 1")
+def a_process_that_dies_as_it_loads(room: Room) -> Iterator[Pair]:
+    room.patch.setattr(processes, "make_python_command", lambda *_: ["false"])
+    with prepare(room.folder, "BUNDLE") as places:
+        text = "serve BUNDLE --no-grpc --http-port"
+        yield (
+            lambda: demand(f"{text} 0 --processes 2", places),
+            end_at("listen", lambda: demand(f"{text} TAKEN --processes 1", places)),
+        )
+
+
+def read_then_write_tokens(room: Room, text: str | None) -> Pair:
+    path = room.folder / "tokens"
+    if text is not None:
+        save_text(path, text)
+
+    def write(fix: str) -> None:
+        made = subprocess.run(shlex.split(fix.split("`")[1]), capture_output=True, text=True)
+        save_text(path, made.stdout).chmod(0o600)
+        read_tokens(path)
+
+    return lambda: read_tokens(path), write
+
+
+@follow("serving/server/listeners:read_tokens", "openssl rand")
+def a_file_of_tokens_that_is_not_there(room: Room) -> Iterator[Pair]:
+    yield read_then_write_tokens(room, None)
+
+
+@follow("serving/server/listeners:read_tokens#2", "openssl rand")
+def a_file_without_tokens(room: Room) -> Iterator[Pair]:
+    yield read_then_write_tokens(room, "# only\n")
+
+
+@follow("serving/server/listeners:read_tokens#3", "openssl rand")
+def a_token_that_is_too_short(room: Room) -> Iterator[Pair]:
+    yield read_then_write_tokens(room, "short\n")
 
 
 @pytest.mark.parametrize("name", SITUATIONS[__name__])

@@ -20,7 +20,7 @@ from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Progress, Sink, collect_notes
 from ortune.core.metric import Kind, Metric, stack_records
 from ortune.core.plugins import codec
@@ -210,10 +210,7 @@ def run(request: CompareObservers) -> ObserverRanking:
         samples = request.samples or 0
         material = context.materials[MAIN]
         fed, places = material.feeds, material.calibration
-        if fed is None or not places:
-            raise BadSettings(
-                "there are no samples to calibrate on", fix="give samples with --data"
-            )
+        assert fed is not None, "a request without --data is refused"
         indices = tuple(places[k] for k in spread_indices(len(places), samples or len(places)))
         calibrated: Calibrated = [("", fed, indices)]
         for name, ways in copies.items():

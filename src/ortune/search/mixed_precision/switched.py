@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
@@ -103,7 +103,7 @@ def quantize_regions(
 
     Raises:
         Refused: The step leaves no node out by name, or rounding changed more than constants.
-        OrtuneError: It has no samples to calibrate on, or the model cannot be used.
+        OrtuneError: The model cannot be used.
     """
     plain = load_for_step(path, step)
     groups = find_regions(plain, by)
@@ -160,11 +160,7 @@ def _observe_ranges(
     probes = list(dict.fromkeys(p for step in steps for p in step.probes(model.clone())))
     if not probes:
         return {}
-    if material.feeds is None or not material.calibration:
-        raise BadData(
-            "regions are quantized alone on samples, and there are none to calibrate on",
-            fix="give samples with --data",
-        )
+    assert material.feeds is not None, "without samples no region is quantized alone"
     return compute_ranges(
         model,
         probes,

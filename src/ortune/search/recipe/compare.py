@@ -13,7 +13,6 @@ import psutil
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge
 from ortune.data import feeds
@@ -253,10 +252,7 @@ def _run_samples(
 
     Raises:
         WorkerFailed: It does not run on them.
-        BadData: There are none.
     """
-    if not samples:
-        raise BadData("there are no samples to compare on", fix="give some with --data")
     inputs = folder / f"{label}.stream"
     write_stream(inputs, samples)
     indices, name = range(len(samples)), f"{label}-outputs"
