@@ -295,17 +295,6 @@ def a_folder_without_a_run(room: Room) -> Iterator[Pair]:
         yield lambda: read_study(room.folder / "full"), lambda: read_study(places["RUN"])
 
 
-@follow("search/optimize:_require_no_code", "--executor")
-def code_for_a_device(room: Room) -> Iterator[Pair]:
-    with prepare(room.folder, "M D INVENTORY") as places:
-        where = f"ssh:{places['INVENTORY']}"
-        text = "optimize M --evaluate x:y -o D"
-        yield (
-            lambda: demand(f"{text} --executor {where}", places),
-            end_at("D|d.npz", lambda: demand(text, places)),
-        )
-
-
 @follow("analysis/costs/cost:of_bench#2", "--workload")
 def rows_that_are_no_latencies(room: Room) -> Iterator[Pair]:
     with prepare(room.folder, "M J RATES") as places:

@@ -17,7 +17,6 @@ from ortune.core.facts import TensorSpec
 from ortune.data import feeds, padding
 from ortune.data.derive import derive_budget
 from ortune.data.given import load_or_generate_feeds
-from ortune.data.sequences.request import SequenceForm
 from ortune.data.sequences.rolling import Rolling, roll_sequence
 from ortune.data.sequences.steps import group_into_sequences
 from ortune.data.synthetic import generate_feeds
@@ -262,8 +261,8 @@ def samples_that_cannot_be_stacked(room: Room) -> Iterator[Pair]:
 @follow("data/sequences/steps:group_into_sequences#2", "--sequence")
 def sequences_of_one_step(room: Room) -> Iterator[Pair]:
     yield (
-        lambda: group_into_sequences(SequenceForm("group"), 2, ["a", "b"], [2]),
-        lambda: group_into_sequences(SequenceForm("group"), 2, ["a", "a"], [2]),
+        lambda: group_into_sequences("group", 2, ["a", "b"], [2]),
+        lambda: group_into_sequences("group", 2, ["a", "a"], [2]),
     )
 
 

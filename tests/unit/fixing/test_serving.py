@@ -199,9 +199,9 @@ def read_then_write_tokens(room: Room, text: str | None) -> Pair:
     def write(fix: str) -> None:
         made = subprocess.run(shlex.split(fix.split("`")[1]), capture_output=True, text=True)
         save_text(path, made.stdout).chmod(0o600)
-        read_tokens(path)
+        read_tokens(path, print)
 
-    return lambda: read_tokens(path), write
+    return lambda: read_tokens(path, print), write
 
 
 @follow("serving/server/listeners:read_tokens", "openssl rand")
