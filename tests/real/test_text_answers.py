@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "cross-encoder": ("BertForSequenceClassification", {"num_labels": 1}),
     "tagger": ("BertForTokenClassification", {"id2label": NAMES}),
     "questions": ("BertForQuestionAnswering", {}),
+    "masks": ("BertForMaskedLM", {}),
 }
 FIRST = ["The President said so, didn't he?", "Flights from São Paulo are late."]
 SECOND = ["He said nothing in New York.", "All flights are on time, it's said, and none is late."]
@@ -86,9 +87,14 @@ def test_classes_of_texts_and_pairs(
         right, found = pipeline(asked), serve(folder, **given)
         assert found["label"].tolist() == [one["label"] for one in right]
         assert found["score"].tolist() == pytest.approx([one["score"] for one in right], abs=1e-4)
+    every = pipeline(pairs, top_k=None)
+    assert found["labels"].tolist() == [[one["label"] for one in row] for row in every]
+    for scores, row in zip(found["scores"], every, strict=True):
+        assert scores.tolist() == pytest.approx([one["score"] for one in row], abs=1e-4)
     (shown,) = run(capsys, folder, FIRST[0], "--text-pair", SECOND[0])
     assert shown["label"] == right[0]["label"]
     assert shown["score"] == pytest.approx(right[0]["score"], abs=1e-4)
+    assert [one["label"] for one in shown["classes"]] == [one["label"] for one in every[0]]
 
 
 @pytest.mark.long
@@ -116,19 +122,62 @@ def test_classes_of_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.long
+def test_words_for_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_encoder(tmp_path / "masks", "masks")
+    pipeline = transformers.pipeline("fill-mask", str(folder))
+    texts = ["The [MASK] said so, didn't [MASK]?", "Flights from [MASK] are late."]
+    right = [*pipeline(texts[0]), pipeline(texts[1])]
+    found = serve(folder, text=texts)
+    shown = [mask for answer in run(capsys, folder, *texts) for mask in answer["masks"]]
+    assert found["text_index"].tolist() == [0, 0, 1] and len(shown) == len(right) == 3
+    for number, (mask, row) in enumerate(zip(shown, right, strict=True)):
+        assert texts[number // 2][mask["start"] : mask["end"]] == "[MASK]"
+        assert [word["token"] for word in mask["words"]] == [one["token"] for one in row]
+        assert found["words"][number].tolist() == [one["token_str"] for one in row]
+        scores = pytest.approx([one["score"] for one in row], abs=1e-4)
+        assert found["scores"][number].tolist() == scores
+
+
+@pytest.mark.long
 def test_answers_to_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Transformers 5 has no such pipeline: of its model's tokens the likeliest are looked up."""
+    """Transformers 5 has no such pipeline: of its model's tokens the likeliest are looked up.
+
+    The third text is long: it is read in parts, which are cut as its tokenizer cuts them.
+    """
     folder = make_encoder(tmp_path / "questions", "questions")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = transformers.BertForQuestionAnswering.from_pretrained(folder, local_files_only=True)
-    found = serve(folder, text=FIRST, text_pair=SECOND)
-    for number, (question, context) in enumerate(zip(FIRST, SECOND, strict=True)):
-        encoded = tokenizer(question, context, return_tensors="pt")
-        with torch.no_grad():
-            answer = model(**encoded)
-        inside = [at for at, part in enumerate(encoded.sequence_ids()) if part == 1]
+    questions, contexts = [*FIRST, FIRST[0]], [*SECOND, " ".join(read_news()[:2])]
+    found = serve(folder, text=questions, text_pair=contexts)
+    for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        best = max(find_spans(tokenizer, model, question, context))
+        assert (found["start"][number], found["end"][number]) == best[1:]
+        assert found["answer"][number] == context[slice(*best[1:])]
+        assert found["score"][number] == pytest.approx(best[0], abs=1e-4)
+        (shown,) = run(capsys, folder, question, "--text-pair", context)
+        assert shown["answer"] == context[slice(*best[1:])]
+
+
+def find_spans(tokenizer, model, question: str, context: str) -> list[tuple[float, int, int]]:
+    """Return of every part of a text how likely the best answer is, and its characters."""
+    encoded = tokenizer(
+        question,
+        context,
+        return_tensors="pt",
+        truncation="only_second",
+        max_length=128,
+        stride=64,
+        return_overflowing_tokens=True,
+        padding=True,
+    )
+    encoded.pop("overflow_to_sample_mapping")
+    with torch.no_grad():
+        answer = model(**encoded)
+    spans = []
+    for part in range(len(encoded.input_ids)):
+        inside = [at for at, which in enumerate(encoded.sequence_ids(part)) if which == 1]
         starts, ends = (
-            torch.softmax(logits[0, [0, *inside]], 0)[1:]
+            torch.softmax(logits[part, [0, *inside]], 0)[1:]
             for logits in (answer.start_logits, answer.end_logits)
         )
         score, first, last = max(
@@ -137,11 +186,8 @@ def test_answers_to_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             for b in range(a, min(a + 15, len(inside)))
         )
         first, last = (
-            encoded.word_to_chars(0, encoded.token_to_word(inside[at]), 1)[side]
+            encoded.word_to_chars(part, encoded.token_to_word(part, inside[at]), 1)[side]
             for at, side in ((first, 0), (last, 1))
         )
-        assert (found["start"][number], found["end"][number]) == (first, last)
-        assert found["answer"][number] == context[first:last]
-        assert found["score"][number] == pytest.approx(score, abs=1e-4)
-        (shown,) = run(capsys, folder, question, "--text-pair", context)
-        assert shown["answer"] == context[first:last]
+        spans.append((score, first, last))
+    return spans

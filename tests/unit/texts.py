@@ -32,6 +32,12 @@ BODIES = {
         """one = Constant<value = int64[1] {1}>() words = Gather(table, input_ids)
         logits = ReduceSum<keepdims = 0>(words, one)""",
     ),
+    "BertForMaskedLM": (
+        "batch,sequence,10",
+        "logits",
+        """words = Gather(table, input_ids) column = Transpose<perm = [1, 0]>(table)
+        logits = MatMul(words, column)""",
+    ),
     "BertForQuestionAnswering": (
         "batch,sequence] start_logits, float[batch,sequence",
         "end_logits",

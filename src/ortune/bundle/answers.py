@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.bundle.engine import archive
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.manifest import HUB
 from ortune.core import hub
+from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS
 from ortune.data.sentences import TEXT, TokenizedText, load_tokenizer
-from ortune.data.sequences.generation import CachedDecoder, generate_tokens, open_decoder
+from ortune.data.sequences.generation import CachedDecoder, begin_answer, generate_tokens
 from ortune.data.sequences.pairs import StatePair
-from ortune.data.sequences.rolling import Run
 from ortune.metrics.common.outputs import compute_softmax
 from ortune.metrics.common.pooling import find_vectors, pool_sentences
 
-Kind: TypeAlias = Literal["vector", "class", "words", "span"]
+Kind: TypeAlias = Literal["vector", "class", "words", "masks", "span", "text"]
 TAKE_PAIRS = frozenset({hub.TEXT_CLASSES, hub.QUESTIONS, hub.FEATURES})
 """Tasks whose model may take a second text in one sample."""
+_PARTS = frozenset({"encoder", "decoder"})
+"""Names of the two models of an encoder-decoder."""
 _START, _END, _LOGITS = "start_logits", "end_logits", "logits"
-_WORDS, _SPAN_TOKENS = 3, 15
-"""Rank of logits for each token; tokens of an answer to a question at most, as transformers do."""
+_WORDS, _SPAN_TOKENS, _CHOICES = 3, 15, 5
+"""Rank of logits for each token; tokens of an answer to a question at most, and words for a mask,
+as transformers has them."""
 _NAMED = (("label", "str"), ("score", "float32"))
 _PLACED = (("start", "int64"), ("end", "int64"))
 _OUTPUTS: Mapping[Kind, tuple[tuple[str, str], ...]] = {
-    "class": _NAMED,
+    "class": (*_NAMED, ("labels", "str"), ("scores", "float32")),
     "words": (("text_index", "int64"), ("word", "str"), *_NAMED, *_PLACED),
+    "masks": (
+        ("text_index", "int64"),
+        *(("words", "str"), ("tokens", "int64"), ("scores", "float32")),
+        *_PLACED,
+    ),
     "span": (("answer", "str"), ("score", "float32"), *_PLACED),
+    "text": ((TEXT, "str"),),
 }
-"""Kind of answer -> names and dtypes of what a server says; `words` are those of all texts."""
+"""Kind of answer -> names and dtypes of what a server says; of `words` and `masks` those of all
+texts in a row, and what is named in the plural has several a row."""
 
 
 def find_settings(path: Path, folder: Path) -> HubFolder | None:
@@ -51,47 +62,160 @@ def find_settings(path: Path, folder: Path) -> HubFolder | None:
     return hub.find_folder(folder / HUB)
 
 
-def find_kind(settings: HubFolder, outputs: Sequence[TensorSpec]) -> Kind | None:
-    """Return what a model's outputs are answers of; None where they say it themselves."""
-    shapes = {spec.name: spec.shape or () for spec in outputs}
-    if settings.pooling and all(spec.dtype.startswith("float") for spec in outputs):
-        return "vector"
-    if shapes.keys() >= {_START, _END}:
-        return "span"
-    shape, count = shapes.get(_LOGITS, ()), len(settings.classes)
-    named = bool(shape) and count == shape[-1]
-    if count and not named and shape and isinstance(shape[-1], int):
-        return None
-    if len(shape) == _WORDS and settings.task == hub.TOKEN_CLASSES:
-        return "words"
-    if len(shape) == _WORDS - 1 and (named or settings.task.endswith("-classification")):
-        return "class"
-    return None
+class Sample(NamedTuple):
+    """What a model was given and gave.
 
-
-def state_answer(
-    settings: HubFolder, inputs: Tensors, outputs: Tensors, text: TokenizedText | None = None
-) -> Mapping[str, Any] | None:
-    """Return what one sample is answered, as plain data; None where outputs say it themselves.
-
-    Args:
-        settings: The model's folder.
-        inputs: Of the sample: the mask says which tokens count.
-        outputs: The answer.
-        text: What the sample is of; without it there are no words to answer with.
+    Attributes:
+        text: What the inputs are of; None of tensors, which have no words to answer with.
     """
-    kind = find_kind(
-        settings, [TensorSpec(name, a.dtype.name, a.shape) for name, a in outputs.items()]
-    )
-    if kind == "vector":
-        return {"vector": [round(float(x), 6) for x in _pool_vector(settings, inputs, outputs)]}
-    if kind == "class":
-        return _state_class(settings, _compute_scores(settings, outputs[_LOGITS][0]))
-    if kind == "words" and text is not None:
-        return {"words": _state_words(settings, compute_softmax(outputs[_LOGITS][0]), text)}
-    if kind == "span" and text is not None:
-        return _state_span(outputs[_START][0], outputs[_END][0], text)
-    return None
+
+    inputs: Tensors
+    outputs: Tensors
+    text: TokenizedText | None = None
+
+
+def find_main(engine: Engine) -> Call:
+    """Return the model that takes samples: the encoder of an encoder-decoder, or the only one.
+
+    Raises:
+        BadSettings: There are several others.
+    """
+    return engine["encoder"] if set(engine.models) == _PARTS else engine.require_single()
+
+
+class Answerer:
+    """Answers samples of one engine; files of the folder are not needed afterwards.
+
+    Attributes:
+        main: The model that takes samples.
+        writes: Whether it answers with text.
+    """
+
+    def __init__(self, engine: Engine, settings: HubFolder) -> None:
+        """Read what answering takes.
+
+        Raises:
+            BadData: The package tokenizers is not installed, or does not read the tokenizer.
+        """
+        self.main, self._settings = find_main(engine), settings
+        self._decode = engine["decoder"].run if "decoder" in engine.models else None
+        cached = any(StatePair("", spec.name).grows for spec in self.main.signature.inputs)
+        decodes = settings.task == hub.GENERATION or settings.config.get("is_encoder_decoder")
+        self.writes = bool(decodes and (cached or self._decode))
+        speaks = self.writes or settings.task == hub.MASKS
+        has_words = speaks and (settings.folder / hub.TOKENIZER).is_file()
+        self._tokenizer: Any = load_tokenizer(settings) if has_words else None
+        self._mask = settings.mask
+        self._start, self._ends, self._longest = settings.start, settings.ends, settings.longest
+        _ = settings.pooling, settings.classes, settings.normalizes  # read, and kept
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What a server answers texts with; nothing of a model without such answers."""
+        specs = self.main.signature.outputs
+        kind = self._find_kind(specs)
+        if kind == "vector":
+            arrays = {spec.name: np.empty((1,) * len(spec.shape or ()), "f4") for spec in specs}
+            name = find_vectors(arrays, "")
+            width = next(spec.shape for spec in specs if spec.name == name) or ()
+            return (TensorSpec("vector", "float32", ("texts", width[-1])),)
+        rows = kind if kind in ("words", "masks") else "texts"
+        beside = "classes" if kind == "class" else "choices"
+        return tuple(
+            TensorSpec(name, dtype, (rows, beside) if name in _PLURALS else (rows,))
+            for name, dtype in (() if kind is None else _OUTPUTS[kind])
+        )
+
+    def _find_kind(self, outputs: Sequence[TensorSpec]) -> Kind | None:
+        """Return what outputs are answers of; None where they say it themselves."""
+        settings = self._settings
+        if self.writes:
+            return "text"
+        shapes = {spec.name: spec.shape or () for spec in outputs}
+        if settings.pooling and all(spec.dtype.startswith("float") for spec in outputs):
+            return "vector"
+        if shapes.keys() >= {_START, _END}:
+            return "span"
+        shape, count = shapes.get(_LOGITS, ()), len(settings.classes)
+        if len(shape) == _WORDS and settings.task == hub.MASKS:
+            return "masks" if self._tokenizer and self._mask else None
+        named = bool(shape) and count == shape[-1]
+        if count and not named and shape and isinstance(shape[-1], int):
+            return None
+        if len(shape) == _WORDS and settings.task == hub.TOKEN_CLASSES:
+            return "words"
+        if len(shape) == _WORDS - 1 and (named or settings.task.endswith("-classification")):
+            return "class"
+        return None
+
+    def answer(self, parts: Sequence[Sample], tokens: int) -> Mapping[str, Any] | None:
+        """Return what one text is answered, as plain data; None where outputs say it themselves.
+
+        Args:
+            parts: The sample; of a question one for each part of its text.
+            tokens: Most that are written; fewer where one ends the text.
+
+        Raises:
+            BadData: There is nothing to answer.
+        """
+        settings, (inputs, outputs, text) = self._settings, parts[0]
+        kind = self._find_kind([TensorSpec(n, a.dtype.name, a.shape) for n, a in outputs.items()])
+        if kind == "text":
+            return self._write(parts[0], tokens)
+        if kind == "vector":
+            vector = _pool_vector(settings, inputs, outputs)
+            return {"vector": [round(float(x), 6) for x in vector]}
+        if kind == "class":
+            classes = _rank_classes(settings, _compute_scores(settings, outputs[_LOGITS][0]))
+            return {**classes[0], "classes": classes}
+        if text is None or kind is None:
+            return None
+        if kind == "words":
+            return {"words": _state_words(settings, compute_softmax(outputs[_LOGITS][0]), text)}
+        if kind == "masks":
+            return {"masks": self._fill_masks(inputs, outputs, text)}
+        spans = [_find_span(part.outputs, part.text) for part in parts if part.text is not None]
+        return max(filter(None, spans), key=lambda span: span["score"], default=None)
+
+    def _fill_masks(
+        self, inputs: Tensors, outputs: Tensors, text: TokenizedText
+    ) -> list[dict[str, Any]]:
+        """Return the likeliest tokens for every mask of a text."""
+        number = self._tokenizer.token_to_id(self._mask)
+        masks = [word for word in text.list_words() if inputs[IDS][0, word.first] == number]
+        if not masks:
+            raise BadData(
+                f"there is no word to find in '{text.texts[0][:40]}'",
+                fix=f"write {self._mask} in its place",
+            )
+        filled = []
+        for mask in masks:
+            scores = compute_softmax(outputs[_LOGITS][0, mask.first])
+            words = [
+                {
+                    "word": self._tokenizer.decode([token]),
+                    "token": token,
+                    "score": round(float(scores[token]), 6),
+                }
+                for token in map(int, np.argsort(-scores, kind="stable")[:_CHOICES])
+            ]
+            filled.append({"start": mask.start, "end": mask.end, "words": words})
+        return filled
+
+    def _write(self, sample: Sample, count: int) -> dict[str, Any]:
+        """Return the likeliest tokens behind a sample, and their text where there are words."""
+        run, (inputs, outputs, _) = self.main.run, sample
+        if (decode := self._decode) is not None:
+            run, inputs = decode, begin_answer(outputs, inputs, self._start)
+            outputs = run(inputs)
+        else:
+            count = min(count, max(0, self._longest - inputs[IDS].shape[1]))
+        decoder = CachedDecoder(run, inputs, outputs)
+        tokens = list(
+            generate_tokens(decoder, inputs[IDS], count, self._ends, first=decoder.first)
+        )
+        words = {} if self._tokenizer is None else {TEXT: self._tokenizer.decode(tokens)}
+        return {**words, "tokens": tokens}
 
 
 def _pool_vector(settings: HubFolder, inputs: Tensors, outputs: Tensors) -> NDArray[Any]:
@@ -113,11 +237,13 @@ def _compute_scores(settings: HubFolder, logits: NDArray[Any]) -> NDArray[Any]:
     return compute_softmax(logits)
 
 
-def _state_class(settings: HubFolder, scores: NDArray[Any]) -> dict[str, Any]:
-    """Return the class with the highest score; transformers' name of one without."""
-    best, classes = int(scores.argmax()), settings.classes
-    label = classes[best] if best < len(classes) else f"LABEL_{best}"
-    return {"label": label, "score": round(float(scores[best]), 6)}
+def _rank_classes(settings: HubFolder, scores: NDArray[Any]) -> list[dict[str, Any]]:
+    """Return classes and scores, the likeliest first; those without a name have a number."""
+    names = dict(enumerate(settings.classes))
+    return [
+        {"label": names.get(place, f"LABEL_{place}"), "score": round(float(scores[place]), 6)}
+        for place in map(int, np.argsort(-scores, kind="stable"))
+    ]
 
 
 def _state_words(
@@ -127,7 +253,7 @@ def _state_words(
     return [
         {
             "word": text.texts[0][word.start : word.end],
-            **_state_class(settings, scores[word.first]),
+            **_rank_classes(settings, scores[word.first])[0],
             "start": word.start,
             "end": word.end,
         }
@@ -135,9 +261,7 @@ def _state_words(
     ]
 
 
-def _state_span(
-    starts: NDArray[Any], ends: NDArray[Any], text: TokenizedText
-) -> dict[str, Any] | None:
+def _find_span(outputs: Tensors, text: TokenizedText) -> dict[str, Any] | None:
     """Return the likeliest answer in the second text; from the first to the last of its words.
 
     As transformers compute it: a token's chance is among those of that text and the first token,
@@ -147,7 +271,8 @@ def _state_span(
     if not words:
         return None
     tokens = np.arange(words[0].first, words[-1].last + 1)
-    chances = [compute_softmax(logits[[0, *tokens]])[1:] for logits in (starts, ends)]
+    both = (outputs[name][0] for name in (_START, _END))
+    chances = [compute_softmax(logits[[0, *tokens]])[1:] for logits in both]
     joint = np.tril(np.triu(np.outer(*chances)), _SPAN_TOKENS - 1)
     first, last = (int(tokens[place]) for place in np.unravel_index(joint.argmax(), joint.shape))
     start = next(word.start for word in words if first <= word.last)
@@ -160,17 +285,8 @@ def _state_span(
     }
 
 
-def describe_answers(settings: HubFolder, outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return what a server answers texts with; nothing of a model without such answers."""
-    kind = find_kind(settings, outputs)
-    if kind == "vector":
-        arrays = {spec.name: np.empty((1,) * len(spec.shape or ()), "f4") for spec in outputs}
-        name = find_vectors(arrays, "")
-        width = next(spec.shape for spec in outputs if spec.name == name) or ()
-        return (TensorSpec("vector", "float32", ("texts", width[-1])),)
-    count = "words" if kind == "words" else "texts"
-    pairs = () if kind is None else _OUTPUTS[kind]
-    return tuple(TensorSpec(name, dtype, (count,)) for name, dtype in pairs)
+_PLURALS = {"labels": "label", "words": "word", "tokens": "token", "scores": "score"}
+"""Output with several values a row -> name of one."""
 
 
 def gather_answers(
@@ -179,11 +295,20 @@ def gather_answers(
     """Return the answers to texts as arrays: one entry a text, or those of all words in a row."""
     rows: list[Mapping[str, Any]] = []
     for index, answer in enumerate(answers):
-        if answer is None or "words" not in answer:
+        entries = (answer or {}).get("words", (answer or {}).get("masks"))
+        if entries is None:
             rows.append(answer or {})
         else:
-            rows += [{"text_index": index, **word} for word in answer["words"]]
-    return {spec.name: _make_array([row.get(spec.name) for row in rows], spec) for spec in outputs}
+            rows += [{"text_index": index, **entry} for entry in entries]
+    return {
+        spec.name: _make_array([_read(row, spec.name) for row in rows], spec) for spec in outputs
+    }
+
+
+def _read(row: Mapping[str, Any], name: str) -> Any:
+    if name not in _PLURALS:
+        return row.get(name)
+    return [entry[_PLURALS[name]] for entry in row.get("classes", row.get("words", ()))]
 
 
 def _make_array(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
@@ -191,52 +316,3 @@ def _make_array(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
     empty: Any = "" if spec.dtype == "str" else 0
     filled = [empty if value is None else value for value in values]
     return np.array(filled, object if spec.dtype == "str" else spec.dtype)
-
-
-@dataclass(frozen=True)
-class TextWriter:
-    """Writes the likeliest tokens; files of the folder are not needed afterwards."""
-
-    tokenizer: Any  # None where the folder has none: tokens stay numbers
-    start: int  # token that the answers of an encoder-decoder begin behind
-    ends: frozenset[int]  # tokens that end a text
-    longest: int  # tokens of a decoder's text, the prompt among them
-
-    @classmethod
-    def read_folder(cls, settings: HubFolder) -> Self | None:
-        """Read what writing takes; None where the model is not for it.
-
-        Raises:
-            BadData: The package tokenizers is not installed, or does not read the tokenizer.
-        """
-        if settings.task != hub.GENERATION and not settings.config.get("is_encoder_decoder"):
-            return None
-        has_words = (settings.folder / hub.TOKENIZER).is_file()
-        tokenizer = load_tokenizer(settings) if has_words else None
-        return cls(tokenizer, settings.start, settings.ends, settings.longest)
-
-    def write(
-        self, run: Run, decode: Run | None, inputs: Tensors, count: int
-    ) -> Mapping[str, Any] | None:
-        """Return text and tokens for one sample; None of a model without a cache.
-
-        Args:
-            run: Runs a decoder once, or the encoder before one.
-            decode: Runs the decoder behind an encoder.
-            inputs: Of the text.
-            count: Tokens at most; fewer where one ends the text.
-        """
-        if decode is not None:
-            decoder, prompt = open_decoder(run, decode, inputs), np.array([[self.start]])
-        elif any(StatePair("", name).grows for name in inputs):
-            decoder, prompt = CachedDecoder(run, inputs), inputs[IDS]
-            count = min(count, max(0, self.longest - prompt.shape[1]))
-        else:
-            return None
-        tokens = list(generate_tokens(decoder, prompt, count, self.ends))
-        words = {} if self.tokenizer is None else {TEXT: self.tokenizer.decode(tokens)}
-        return {**words, "tokens": tokens}
-
-
-PARTS = frozenset({"encoder", "decoder"})
-"""Names of the two models of an encoder-decoder."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ortune.bundle.engine.manifest import Signature
     from ortune.core.backend import Backend
     from ortune.core.hub import HubFolder
-    from ortune.core.session import Tensors
     from ortune.data.sources import Source
     from ortune.data.stream import Stream
 
@@ -115,7 +114,7 @@ def command(options: _Options) -> None:
 
 
 def _run_inputs(options: _Options) -> None:
-    from ortune.bundle.answers import find_settings
+    from ortune.bundle.answers import find_main, find_settings
     from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
 
@@ -142,8 +141,9 @@ def _run_inputs(options: _Options) -> None:
     with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
         results = Stream(outcome.outputs)
-        signature = engine[engine.models[0]].signature
-        written = None if out is None else _write_outputs(out, results, signature)
+        written = (
+            None if out is None else _write_outputs(out, results, find_main(engine).signature)
+        )
         latencies_ns = outcome.latencies_ns
         result = {
             "path": path,
@@ -254,21 +254,14 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import PARTS, TextWriter, state_answer
+    from ortune.bundle.answers import Answerer, Sample, find_main
     from ortune.data import feeds, sentences, stream
 
     answers: list[Mapping[str, Any] | None] = []
-
-    def run_once(fed: Tensors) -> dict[str, NDArray[Any]]:
-        return main(**fed)
-
-    is_pair = set(engine.models) == PARTS
-    writer = None if settings is None else TextWriter.read_folder(settings)
-    decode = engine["decoder"].run if is_pair else None
-    main = engine["encoder"] if is_pair else engine
-    specs, shown = main.signature.inputs, engine[engine.models[0]].pictures
-    reader = sentences.open_sentences(settings, specs, lambda text: None, keeps=True)
-    kept = {} if reader is None or reader.kept is None else reader.kept
+    main = find_main(engine)
+    answerer = None if settings is None else Answerer(engine, settings)
+    specs, shown = main.signature.inputs, main.pictures
+    reader = sentences.open_sentences(settings, specs, lambda text: None, answers=True)
     task = None if reader is None or settings is None else settings.task
     first: dict[str, NDArray[Any]] = {}
     latencies_ns = array("q")
@@ -284,20 +277,23 @@ def _run_samples(
                 sink=options.sink,
             )
             samples = stream.Stream(fed.stream)
-            first = first or run_once(samples[0])
+            first = first or main.run(samples[0])
+            parts: list[Sample] = []
             for place in range(fed.count):
                 options.sink(Progress("running samples", place, fed.count))
                 tensors = samples[place]
                 start = time.perf_counter_ns()
-                outputs = run_once(tensors)
+                outputs = main.run(tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
-                written = writer and writer.write(run_once, decode, tensors, options.tokens)
-                if settings is not None:
-                    row = kept.get(fed.places[place])
-                    text = reader.tokenize(*row) if reader and row else None
-                    answers.append(written or state_answer(settings, tensors, outputs, text))
                 if options.out is not None:
                     add(outputs)
+                if answerer is None:
+                    continue
+                texts = reader.kept.get(fed.places[place], [None]) if reader else [None]
+                parts.append(Sample(tensors, outputs, texts[len(parts)]))
+                if len(parts) == len(texts):
+                    answers.append(answerer.answer(parts, options.tokens))
+                    parts = []
     return _RunResult(first, latencies_ns, folder / "outputs.stream", answers)
 
 
@@ -413,8 +409,18 @@ def _print_answer(answer: Mapping[str, Any]) -> None:
     elif "answer" in answer:
         place = f"characters {answer['start']}:{answer['end']}"
         print_text(f"{answer['answer']} ({answer['score']}, {place})")
+    elif "masks" in answer:
+        print_table(
+            ("characters", "word", "score"),
+            [
+                (f"{mask['start']}:{mask['end']}", word["word"], word["score"])
+                for mask in answer["masks"]
+                for word in mask["words"]
+            ],
+        )
     else:
-        print_text(" ".join(map(str, answer.values())))
+        best = [f"{one['label']} {one['score']}" for one in answer["classes"][:_SHOWN]]
+        print_text(", ".join(best))
 
 
 def summarize_array(array: NDArray[Any]) -> str:

@@ -39,11 +39,11 @@ LARGEST = 1 << 26
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 SIMILARITY, FEATURES, GENERATION = "sentence-similarity", "feature-extraction", "text-generation"
 TEXT_CLASSES, TOKEN_CLASSES = "text-classification", "token-classification"
-QUESTIONS = "question-answering"
+QUESTIONS, MASKS = "question-answering", "fill-mask"
 _TASKS = {
     "ForSequenceClassification": TEXT_CLASSES,
     "ForTokenClassification": TOKEN_CLASSES,
-    "ForMaskedLM": "fill-mask",
+    "ForMaskedLM": MASKS,
     "ForQuestionAnswering": QUESTIONS,
     "ForImageClassification": "image-classification",
     "ForCausalLM": GENERATION,
@@ -129,6 +129,16 @@ class HubFolder:
     def normalizes(self) -> bool:
         """Whether vectors of sentences are brought to length 1."""
         return any(str(module["type"]).endswith("Normalize") for module in list_modules(self.root))
+
+    @property
+    def mask(self) -> str:
+        """The token that stands for a missing word; empty where there is none."""
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            token = _read_optional(self.folder / name).get("mask_token")
+            token = token.get("content") if isinstance(token, Mapping) else token
+            if isinstance(token, str):
+                return token
+        return ""
 
     @property
     def keeps_logits(self) -> bool:

@@ -35,6 +35,11 @@ _ATTRIBUTES = {IDS: "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
 TEXT, PAIR, SCORE = "text", "text_pair", "score"
 COLUMNS = (TEXT, PAIR, SCORE, LABEL, GROUP)
 SUFFIXES = frozenset({".txt", ".csv"})
+_WITHOUT_WORDS = frozenset({hub.SIMILARITY, hub.TEXT_CLASSES, hub.GENERATION})
+"""Tasks whose answers name no word of the text."""
+_WINDOW, _OVERLAP = 384, 128
+"""Tokens of a question with a part of a long text, and those that two parts share, as
+transformers has them."""
 UNLABELLED = -100
 """Label of a token that is not scored, as in PyTorch: special ones, and ends of words."""
 
@@ -111,25 +116,33 @@ class Sentences:
     """Turns rows of texts into inputs of one model.
 
     Attributes:
-        kept: Where a row is from -> its text and its second text; None where none is kept.
+        kept: Where a row is from -> what its text became, of texts whose words are answered.
     """
 
     def __init__(
-        self, folder: HubFolder, inputs: Sequence[TensorSpec], note: Note, *, keeps: bool = False
+        self, folder: HubFolder, inputs: Sequence[TensorSpec], note: Note, *, answers: bool = False
     ) -> None:
         """Read the folder's tokenizer.
+
+        Args:
+            answers: Texts are to be answered in words: a question has every part of a long text.
 
         Raises:
             BadData: As `load_tokenizer`.
         """
-        self.kept: dict[str, tuple[Any, Any]] | None = {} if keeps else None
+        self.kept: dict[str, list[TokenizedText]] = {}
+        self._keeps = answers and folder.task not in _WITHOUT_WORDS
         self._tokenizer: Any = load_tokenizer(folder)
+        self._uncut = load_tokenizer(folder) if answers and folder.task == hub.QUESTIONS else None
         self._folder, self._specs = folder, checks.specs_by_name(inputs)
         dims = self._specs[IDS].shape or ()
         self._fixed = dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
-        longest = self._fixed or folder.longest
+        self._longest = longest = self._fixed or folder.longest
         self._tokenizer.enable_truncation(longest)
         self._tokenizer.no_padding()
+        if self._uncut is not None:
+            self._uncut.no_truncation()
+            self._uncut.no_padding()
         padding = folder.config.get("pad_token_id")
         self._padding = padding if isinstance(padding, int) else 0
         note(f"texts: tokenized by {hub.TOKENIZER}, at most {longest} tokens")
@@ -140,7 +153,8 @@ class Sentences:
         Raises:
             BadData: A text is missing, or a label does not fit it.
         """
-        text, pair = row.get(TEXT), row.get(PAIR)
+        text: Any = row.get(TEXT)
+        pair: Any = row.get(PAIR)
         for name, value in ((TEXT, text), (PAIR, pair if PAIR in row else "")):
             if not isinstance(value, str) and not _is_words(value):
                 raise BadData(f"{where}: column '{name}' holds no text", fix="leave such rows out")
@@ -157,32 +171,56 @@ class Sentences:
             return
         if compares:
             encodings = [self._encode(text), self._encode(pair)]
+            samples = [(self._fill_inputs(encodings), encodings)]
         else:
-            encodings = [self._encode(text, pair)]
-        if self.kept is not None:
-            self.kept[where] = (text, pair)
-        columns = self._fill_inputs(encodings)
-        if label in (None, "") and self._folder.task == hub.GENERATION:
-            columns[LABEL] = np.array([[*encodings[0].ids[1:], UNLABELLED]])
-        elif label not in (None, ""):
-            columns[LABEL] = self._number_label(label, encodings, where)
-        if row.get(GROUP) not in (None, ""):
-            columns[GROUP] = np.array(str(row[GROUP]))
-        yield NamedArrays(where, {n: Column.from_array(a) for n, a in columns.items()})
+            parts = self.tokenize(text, pair)
+            samples = [({**part.inputs}, [part.encoding]) for part in parts]
+            if self._keeps:
+                self.kept[where] = parts
+        for columns, encodings in samples:
+            if label in (None, "") and self._folder.task == hub.GENERATION:
+                columns[LABEL] = np.array([[*encodings[0].ids[1:], UNLABELLED]])
+            elif label not in (None, ""):
+                columns[LABEL] = self._number_label(label, encodings, where)
+            if row.get(GROUP) not in (None, ""):
+                columns[GROUP] = np.array(str(row[GROUP]))
+            yield NamedArrays(where, {n: Column.from_array(a) for n, a in columns.items()})
 
     def tokenize(
         self, text: str | Sequence[str], pair: str | Sequence[str] | None = None
-    ) -> TokenizedText:
-        """Return a text or a pair as inputs of one row; it is cut at the model's limit."""
-        encoding = self._encode(text, pair)
-        inputs = self._fill_inputs([encoding])
+    ) -> list[TokenizedText]:
+        """Return a text or a pair as inputs of one row; it is cut at the model's limit.
+
+        Of a question that is to be answered there are several, each with a part of its text.
+        """
         texts, starts = zip(
             *(_join_words(part) for part in (text, pair) if part is not None), strict=True
         )
-        return TokenizedText(texts, inputs, encoding, starts)
+        encodings = [] if pair is None else self._cut_windows(text, pair)
+        return [
+            TokenizedText(texts, self._fill_inputs([encoding]), encoding, starts)
+            for encoding in encodings or [self._encode(text, pair)]
+        ]
 
     def _encode(self, text: Any, pair: Any = None) -> Any:
         return self._tokenizer.encode(text, pair, is_pretokenized=not isinstance(text, str))
+
+    def _cut_windows(self, question: Any, text: Any) -> list[Any]:
+        """Return a question with each part of a text; nothing where it leaves no room for one."""
+        if (tokenizer := self._uncut) is None:
+            return []
+        first, second = (
+            tokenizer.encode(
+                part, is_pretokenized=not isinstance(part, str), add_special_tokens=False
+            )
+            for part in (question, text)
+        )
+        length = min(self._longest, _WINDOW)
+        room = length - len(first.ids) - tokenizer.num_special_tokens_to_add(is_pair=True)
+        if room < 1:
+            return []
+        second.truncate(room, stride=min(_OVERLAP, length // 2, room - 1))
+        return [tokenizer.post_process(first, part) for part in (second, *second.overflowing)]
 
     def _fill_inputs(self, encodings: Sequence[Any]) -> dict[str, NDArray[Any]]:
         """Return input -> rows of one length."""
@@ -266,12 +304,12 @@ def _join_words(text: str | Sequence[str]) -> tuple[str, Sequence[int] | None]:
 
 
 def open_sentences(
-    folder: HubFolder | None, inputs: Sequence[TensorSpec], note: Note, *, keeps: bool = False
+    folder: HubFolder | None, inputs: Sequence[TensorSpec], note: Note, *, answers: bool = False
 ) -> Sentences | None:
     """Return what tokenizes for a model; None where its folder has no tokenizer, or it takes none.
 
     Args:
-        keeps: It keeps the texts of rows; see `Sentences`.
+        answers: Texts are to be answered; see `Sentences`.
 
     Raises:
         BadData: As `Sentences`.
@@ -281,7 +319,7 @@ def open_sentences(
         return None
     if not (folder.folder / hub.TOKENIZER).is_file():
         return None
-    return Sentences(folder, inputs, note, keeps=keeps)
+    return Sentences(folder, inputs, note, answers=answers)
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

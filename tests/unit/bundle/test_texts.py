@@ -40,6 +40,8 @@ def test_classes(tmp_path: Path) -> None:
     assert found["label"].tolist() == ["animal", "place"]
     assert found["score"].dtype == np.float32
     assert found["score"][0] == pytest.approx(1 / (1 + np.exp(-3.0)), abs=1e-5)
+    assert found["labels"].tolist() == [["animal", "place"], ["place", "animal"]]
+    assert found["scores"].tolist()[1] == pytest.approx([0.952574, 0.047426], abs=1e-6)
 
 
 def test_pairs_are_one_sample_each(tmp_path: Path) -> None:
@@ -95,6 +97,32 @@ def test_the_answer_to_a_question_is_a_part_of_the_second_text(tmp_path: Path) -
     ends = np.exp([0, 1, 1, 0, 0, 2, 1])
     likely = starts[3] / starts.sum() * ends[5] / ends.sum()
     assert found["score"][0] == pytest.approx(likely, abs=1e-6)
+
+
+def test_a_long_text_is_read_in_parts_that_overlap(tmp_path: Path) -> None:
+    """Of nine tokens four are left for the text; `cat sat here` is whole in the fifth part."""
+    texts.write_reader(tmp_path / "f", "BertForQuestionAnswering", max_position_embeddings=9)
+    context = "a a a a a cat sat here a"
+    found = answer(tmp_path / "f", ["a a", "a " * 9], [context, context])
+    assert found["answer"].tolist() == ["cat sat here", "a"], "a long question leaves no room"
+    assert (found["start"][0], found["end"][0]) == (10, 22)
+    likely = np.exp(3) / np.exp([0, 3, 1, 0, 0]).sum() * np.exp(2) / np.exp([0, 0, 0, 2, 1]).sum()
+    assert found["score"][0] == pytest.approx(likely, abs=1e-6)
+
+
+def test_words_for_a_mask(tmp_path: Path) -> None:
+    """The model says of `sat`, which stands for a missing word, that it is `cat`."""
+    texts.write_reader(tmp_path / "f", "BertForMaskedLM")
+    (tmp_path / "f/tokenizer_config.json").write_text('{"mask_token": {"content": "sat"}}')
+    found = answer(tmp_path / "f", ["a sat sat", "undo sat"])
+    assert found["text_index"].tolist() == [0, 0, 1]
+    assert found["start"].tolist() == [2, 6, 5] and found["end"].tolist() == [5, 9, 8]
+    assert found["words"].shape == found["scores"].shape == (3, 5)
+    assert found["words"][:, :2].tolist() == [["cat", "sat"]] * 3
+    assert found["tokens"][:, :2].tolist() == [[5, 6]] * 3
+    assert found["scores"][2, 0] == pytest.approx(np.exp(3) / (np.exp([3, 1]).sum() + 8), abs=1e-6)
+    with pytest.raises(BadData, match="no word to find in 'a cat'"):
+        answer(tmp_path / "f", ["a cat"])
 
 
 def test_vectors_of_texts_of_several_lengths(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pytest
 from tests.unit import studies, texts
 
 from ortune.bundle.answers import find_settings
+from ortune.bundle.engine.call import Call
 from ortune.bundle.pack import pack
 from ortune.cli.main import BAD, DONE, main
 from ortune.core import hub
+from ortune.data.sentences import Sentences
 
 pytest.importorskip("tokenizers")
 
@@ -30,6 +32,28 @@ def test_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = answer(capsys, tmp_path / "f", "a cat sat", "a here")
     assert (first["label"], second["label"]) == ("animal", "place")
     assert first["score"] == pytest.approx(1 / (1 + 2.718281828**-3), abs=1e-5)
+    assert second["classes"] == [
+        {"label": "place", "score": 0.952574},
+        {"label": "animal", "score": 0.047426},
+    ]
+    assert main(["run", str(tmp_path / "f"), "a here"]) == DONE
+    assert "place 0.952574, animal 0.047426" in capsys.readouterr().out
+
+
+def test_words_for_a_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForMaskedLM")
+    (tmp_path / "f/tokenizer_config.json").write_text('{"mask_token": "sat"}')
+    (only,) = answer(capsys, tmp_path / "f", "a sat")
+    (mask,) = only["masks"]
+    assert (mask["start"], mask["end"]) == (2, 5)
+    assert mask["words"][0] == {"word": "cat", "token": 5, "score": 0.652047}
+    assert main(["run", str(tmp_path / "f"), "a sat"]) == DONE
+    assert "2:5" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "f"), "a cat"]) == BAD
+    assert capsys.readouterr().err.splitlines() == [
+        "ortune run: there is no word to find in 'a cat'",
+        "  fix: write sat in its place",
+    ]
 
 
 def test_classes_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +99,16 @@ def test_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "rows.txt line 1: a question without" in capsys.readouterr().err
 
 
+def test_a_question_about_a_long_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForQuestionAnswering", max_position_embeddings=9)
+    rows = tmp_path / "rows.jsonl"
+    long = '{"text": "a a", "text_pair": "a a a a a cat sat here a"}'
+    rows.write_text(f'{long}\n{{"text": "a", "text_pair": "cat here"}}\n{long}\n')
+    found = answer(capsys, tmp_path / "f", str(rows))
+    assert [one["answer"] for one in found] == ["cat sat here", "cat here", "cat sat here"]
+    assert (found[2]["start"], found[2]["end"]) == (10, 22)
+
+
 @pytest.mark.parametrize(
     ("architecture", "given", "message"),
     [
@@ -108,6 +142,24 @@ def test_the_text_that_follows(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert 0 < len(only["tokens"]) <= 5
     words = [texts.WORDS[token] for token in only["tokens"] if token < len(texts.WORDS)]
     assert all(word.strip("#") in only["text"] for word in words if word[0] != "[")
+
+
+def test_a_text_is_tokenized_once_and_each_token_computed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts.write_generator(tmp_path / "f")
+    calls = []
+
+    def count(kind: type, name: str) -> None:
+        do = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given: (calls.append(name), do(*given))[1])
+
+    count(Call, "run")
+    count(Sentences, "tokenize")
+    assert main(["run", str(tmp_path / "f"), "a cat", "--tokens", "5", "--json"]) == DONE
+    (only,) = json.loads(capsys.readouterr().out)["answers"]
+    assert calls.count("tokenize") == 1
+    assert calls.count("run") == 1 + len(only["tokens"]), "one run is not timed"
 
 
 def test_a_bundle_carries_the_tokenizer(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Engine(Result):
     @property
     def signature(self) -> Signature:
         """Inputs and outputs of the only model."""
-        return self._require_single().signature
+        return self.require_single().signature
 
     def __getitem__(self, name: str) -> Call:
         """Return one of several models, to be called with its inputs."""
@@ -106,7 +106,7 @@ class Engine(Result):
             BadData: The inputs do not fit the model.
             BadSettings: There are several models.
         """
-        return (self._only or self._require_single()).run(inputs)
+        return (self._only or self.require_single()).run(inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples of the only model; return every output by name of each, in order.
@@ -120,7 +120,7 @@ class Engine(Result):
             BadData: A sample does not fit the model.
             BadSettings: There are several models.
         """
-        return (self._only or self._require_single()).batch(samples)
+        return (self._only or self.require_single()).batch(samples)
 
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request to the only model, to be joined with others that wait; await it.
@@ -132,7 +132,7 @@ class Engine(Result):
             BadSettings: There are several models.
             QueueFull: More requests wait than may.
         """
-        return await (self._only or self._require_single()).submit(**inputs)
+        return await (self._only or self.require_single()).submit(**inputs)
 
     def evaluate(
         self,
@@ -156,13 +156,13 @@ class Engine(Result):
         """
         other = None if reference is None else reference[self.models[0]]
         return evaluate_samples(
-            self._require_single(), samples, labels, metric=metric, reference=other
+            self.require_single(), samples, labels, metric=metric, reference=other
         )
 
     @property
     def statistics(self) -> Statistics:
         """Counts and times of what was submitted to the only model."""
-        return self._require_single().statistics
+        return self.require_single().statistics
 
     def warm_up(self, /, **inputs: NDArray[Any]) -> None:
         """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
@@ -175,7 +175,7 @@ class Engine(Result):
             BadSettings: Inputs are given, and there are several models.
         """
         if inputs:
-            self._require_single().warm_up(**inputs)
+            self.require_single().warm_up(**inputs)
             return
         for call in self._calls.values():
             call.warm_up()
@@ -208,7 +208,8 @@ class Engine(Result):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _require_single(self) -> Call:
+    def require_single(self) -> Call:
+        """Return the only model. Raises BadSettings: there are several."""
         if self._only is None:
             names = ", ".join(self._calls)
             raise BadSettings(

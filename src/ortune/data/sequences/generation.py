@@ -30,21 +30,23 @@ class CachedDecoder:
         pairs: Outputs that are its cache, and the inputs that take it.
         logits: The output [rows, tokens, words], or [rows, words] of the last token.
         empty: The cache of no tokens.
+        first: What it gives to the tokens of `inputs`, where these have an empty cache.
     """
 
-    def __init__(self, run: Run, sample: Tensors) -> None:
+    def __init__(self, run: Run, sample: Tensors, outputs: Tensors | None = None) -> None:
         """Learn in one run what the cache looks like.
 
         Args:
             run: Runs the model once.
             sample: What it takes.
+            outputs: What it gives to that, where it is known.
 
         Raises:
             BadData: It takes no tokens, or nothing that it gives is a cache that grows.
         """
         if IDS not in sample:
             raise BadData(f"the model has no input '{IDS}'", fix=_FIX)
-        outputs = run(sample)
+        outputs = run(sample) if outputs is None else outputs
         self.run, self.inputs, self.pairs = run, sample, match_states(sample, outputs)
         states = {pair.output for pair in self.pairs}
         self.logits = next((name for name in outputs if name not in states), "")
@@ -57,6 +59,7 @@ class CachedDecoder:
             self.empty[pair.input] = np.take(before, [], axis=differing[0])
         if not self.empty or not self.logits:
             raise BadData("the model has no cache of earlier tokens", fix=_FIX)
+        self.first = None if any(sample[name].size for name in self.empty) else outputs
 
 
 class Generation:
@@ -67,10 +70,16 @@ class Generation:
         past: Positions in the cache.
     """
 
-    def __init__(self, decoder: CachedDecoder, prompt: NDArray[Any]) -> None:
-        """Begin after a prompt of token numbers [rows, length]."""
+    def __init__(
+        self, decoder: CachedDecoder, prompt: NDArray[Any], first: Tensors | None = None
+    ) -> None:
+        """Begin after a prompt of token numbers [rows, length].
+
+        Args:
+            first: What the decoder gives to the prompt, where it is known.
+        """
         self._decoder, self.tokens, self.past = decoder, prompt, 0
-        self._states = decoder.empty
+        self._states, self._first = decoder.empty, first
 
     @property
     def cache_bytes(self) -> int:
@@ -84,13 +93,7 @@ class Generation:
         """Return the next token of every row, int64 [rows]."""
         decoder, tokens = self._decoder, self.tokens
         rows, new = tokens.shape
-        step = {**decoder.inputs, IDS: tokens, **self._states}
-        if MASK in step:
-            step[MASK] = np.ones((rows, self.past + new), step[MASK].dtype)
-        if PLACES in step:
-            places = np.arange(self.past, self.past + new, dtype=step[PLACES].dtype)
-            step[PLACES] = np.tile(places, (rows, 1))
-        outputs = decoder.run(step)
+        outputs, self._first = self._first or decoder.run(self._build_step()), None
         logits = outputs[decoder.logits].reshape(rows, -1, outputs[decoder.logits].shape[-1])
         chosen: NDArray[Any] = logits[:, -1].argmax(-1)
         self.past += new
@@ -98,12 +101,32 @@ class Generation:
         self.tokens = chosen[:, None].astype(tokens.dtype)
         return chosen
 
+    def _build_step(self) -> Tensors:
+        decoder, tokens = self._decoder, self.tokens
+        rows, new = tokens.shape
+        step = {**decoder.inputs, IDS: tokens, **self._states}
+        if MASK in step:
+            step[MASK] = np.ones((rows, self.past + new), step[MASK].dtype)
+        if PLACES in step:
+            places = np.arange(self.past, self.past + new, dtype=step[PLACES].dtype)
+            step[PLACES] = np.tile(places, (rows, 1))
+        return step
+
 
 def generate_tokens(
-    decoder: CachedDecoder, prompt: NDArray[Any], count: int, ends: frozenset[int] = frozenset()
+    decoder: CachedDecoder,
+    prompt: NDArray[Any],
+    count: int,
+    ends: frozenset[int] = frozenset(),
+    *,
+    first: Tensors | None = None,
 ) -> Iterator[int]:
-    """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text."""
-    for _, token in zip(range(count), Generation(decoder, prompt), strict=False):
+    """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text.
+
+    Args:
+        first: What the decoder gives to the prompt, where it is known.
+    """
+    for _, token in zip(range(count), Generation(decoder, prompt, first), strict=False):
         if int(token[0]) in ends:
             return
         yield int(token[0])
@@ -121,13 +144,21 @@ def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
         decode: Runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``.
         sample: What the encoder takes.
     """
-    looked_up = encode(sample)
+    return CachedDecoder(decode, begin_answer(encode(sample), sample))
+
+
+def begin_answer(looked_up: Tensors, sample: Tensors, start: int = 0) -> Tensors:
+    """Return the first step of a decoder that looks up what its encoder gave to a sample.
+
+    Args:
+        start: The token that the answer begins behind.
+    """
     step = {"encoder_attention_mask": sample[MASK]} if MASK in sample else {}
     for name, array in looked_up.items():
         input_name = name.replace("present", "past_key_values", 1)
         step |= {input_name: array, input_name.replace(".encoder.", ".decoder."): array[:, :, :0]}
     rows = len(next(iter(looked_up.values())))
-    return CachedDecoder(decode, {IDS: np.zeros((rows, 1), np.int64), **step})
+    return {IDS: np.full((rows, 1), start), **step}
 
 
 def write_answer(
