@@ -92,23 +92,36 @@ def train_decoder(folder: Path, articles: list[str], steps: int, length: int = 1
 
 
 def make_encoder_decoder(folder: Path, kind: str) -> Path:
-    """Write an encoder-decoder of random weights: ``t5`` with a tokenizer, or ``whisper``."""
+    """Write an encoder-decoder of random weights, and a tokenizer or a feature extractor.
+
+    Args:
+        kind: ``t5``, ``bart`` or ``marian``; or ``whisper``, of which an answer takes a second.
+    """
     import torch
     import transformers
 
     torch.manual_seed(0)
     shared = {"vocab_size": 600, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
-    if kind == "t5":
+    halves = {"layers": 2, "attention_heads": 4, "ffn_dim": 128}
+    sizes = {f"{half}_{k}": n for half in ("encoder", "decoder") for k, n in halves.items()}
+    sizes |= {"d_model": 64, "init_std": 0.3}
+    if kind != "whisper":
         _train_tokenizer(600).save_pretrained(folder)
+    if kind == "t5":
         sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
         config = transformers.T5Config(**shared, **sizes)
         model = transformers.T5ForConditionalGeneration(config)
-    else:
-        sizes = {"d_model": 64, "num_mel_bins": 16, "max_source_positions": 50}
-        sizes |= {f"{half}_layers": 2 for half in ("encoder", "decoder")}
-        sizes |= {f"{half}_attention_heads": 4 for half in ("encoder", "decoder")}
-        sizes |= {f"{half}_ffn_dim": 128 for half in ("encoder", "decoder")}
+    elif kind == "whisper":
+        sizes |= {"num_mel_bins": 16, "max_source_positions": 50}
         config = transformers.WhisperConfig(**shared, bos_token_id=1, **sizes)
         model = transformers.WhisperForConditionalGeneration(config)
+        extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=1)
+        extractor.save_pretrained(folder)
+    else:
+        sizes |= {"max_position_embeddings": 256}
+        name = {"bart": "Bart", "marian": "Marian"}[kind]
+        head = {"bart": "BartForConditionalGeneration", "marian": "MarianMTModel"}[kind]
+        config = getattr(transformers, f"{name}Config")(**shared, bos_token_id=3, **sizes)
+        model = getattr(transformers, head)(config)
     model.save_pretrained(folder)
     return folder

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,14 @@ import numpy as np
 import pytest
 
 import ortune as ot
+from ortune.bundle.answers import Answerer, RunSample
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.text_call import add_texts
 from ortune.cli.main import DONE, main
+from ortune.core import hub
+from ortune.data.feeds import load_feeds
+from ortune.data.sentences import open_sentences
+from ortune.data.stream import Stream
 from tests.real.decoders import make_encoder_decoder, read_news
 
 torch = pytest.importorskip("torch")
@@ -32,12 +39,14 @@ def write_samples(folder: Path, kind: str) -> tuple[Path, dict[str, Any], str]:
         fed = dict(tokenizer(lines[0].strip(), return_tensors="pt"))
         fed.pop("token_type_ids", None)
         return path, fed, lines[0].strip()
-    path = folder / "features.npz"
-    features = np.random.default_rng(0).standard_normal((40, 16, 100)).astype(np.float32)
-    np.savez(path, input_features=features)
-    first = folder / "first.npz"
-    np.savez(first, input_features=features[:1])
-    return path, {"input_features": torch.from_numpy(features[:1])}, str(first)
+    soundfile = pytest.importorskip("soundfile")
+    (path := folder / "speech").mkdir()
+    sounds = np.random.default_rng(0).normal(0, 0.2, (40, 16000)).astype(np.float32)
+    for number, sound in enumerate(sounds):
+        soundfile.write(path / f"{number:02}.wav", sound, 16000, subtype="FLOAT")
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    fed = dict(extractor(sounds[0], sampling_rate=16000, return_tensors="pt"))
+    return path, fed, str(path / "00.wav")
 
 
 def write_by_transformers(folder: Path, fed: dict[str, Any]) -> list[int]:
@@ -50,6 +59,104 @@ def write_by_transformers(folder: Path, fed: dict[str, Any]) -> list[int]:
             logits = model(**fed, decoder_input_ids=ids, use_cache=False).logits
             ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
     return list(map(int, ids[0, 1:]))
+
+
+class Pair(dict[str, Any]):
+    """Two loaded models, as an engine has them."""
+
+    models = property(tuple)
+
+
+def answer(folder: Path, sample: Callable[[Any], tuple[Any, Any]]) -> dict[str, Any]:
+    """Export both parts of a folder, and answer what `sample` makes of its encoder's inputs."""
+    settings = hub.find_folder(folder)
+    assert settings is not None
+    with ExitStack() as opened:
+        pair = Pair()
+        for part in ("encoder", "decoder"):
+            out = folder / "parts" / f"{part}.onnx"
+            out.parent.mkdir(exist_ok=True)
+            ot.export(str(folder), out=out, part=part)
+            pair[part] = opened.enter_context(load_engine(out))[""]
+        answerer = Answerer(pair, settings)  # type: ignore[arg-type]
+        inputs, text = sample(answerer.main.signature.inputs)
+        given = RunSample(inputs, answerer.main.run(inputs), text)
+        found = answerer.answer([given], TOKENS)
+    assert found is not None
+    return dict(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["t5", "bart", "marian"])
+@pytest.mark.parametrize("rules", [False, True])
+def test_texts_are_answered_as_transformers_generates(
+    kind: str, rules: bool, tmp_path: Path
+) -> None:
+    folder = make_encoder_decoder(tmp_path / kind, kind)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
+    if rules:
+        model.generation_config.forced_bos_token_id = 3
+        model.generation_config.bad_words_ids = [[0], [59]]
+        model.generation_config.save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    words = read_news()[0][:80].strip()
+    fed = tokenizer(words, return_tensors="pt", return_token_type_ids=False)
+    # Its last token may be forced to end the text: one more is asked for.
+    (expected,) = model.generate(**fed, max_new_tokens=TOKENS + 1, num_beams=1, do_sample=False)
+    expected = expected[1 : TOKENS + 1].tolist()
+    expected = expected[: expected.index(1)] if 1 in expected else expected
+
+    def tokenize(inputs: Any) -> tuple[Any, Any]:
+        sentences = open_sentences(hub.find_folder(folder), inputs, lambda text: None)
+        assert sentences is not None
+        (text,) = sentences.tokenize(words)
+        return text.inputs, text
+
+    found = answer(folder, tokenize)
+    assert found["tokens"] == expected and len(expected) > 3
+    assert found["text"] == tokenizer.decode(expected, skip_special_tokens=True)
+    assert (found["tokens"][0] == 3) == rules
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rules", [False, True])
+def test_sound_is_answered_as_transformers_generates(rules: bool, tmp_path: Path) -> None:
+    """A file of another rate and two channels becomes the features of transformers' extractor."""
+    soundfile, soxr = pytest.importorskip("soundfile"), pytest.importorskip("soxr")
+    folder = make_encoder_decoder(tmp_path / "whisper", "whisper")
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
+    if rules:
+        speech = {"lang_to_id": {"<|de|>": 30, "<|en|>": 31}, "is_multilingual": True}
+        speech |= {"task_to_id": {"transcribe": 32, "translate": 33}}
+        speech |= {"forced_decoder_ids": [[1, None], [2, 32]], "no_timestamps_token_id": 34}
+        speech |= {"suppress_tokens": [50, 51, 52], "begin_suppress_tokens": [53, 1]}
+        path = folder / "generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | speech))
+        model = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
+    rng = np.random.default_rng(0)
+    tones = [np.sin(np.arange(16000) * hertz / 22050 * 6.28) for hertz in (440, 900)]
+    sound = (np.stack(tones, 1) * 0.4 + rng.normal(0, 0.05, (16000, 2))).astype(np.float32)
+    soundfile.write(tmp_path / "speech.wav", sound, 22050, subtype="FLOAT")
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    signal = soxr.resample(sound.mean(1), 22050, 16000)
+    features = extractor(signal, sampling_rate=16000, return_tensors="pt").input_features
+    (expected,) = model.generate(features, max_new_tokens=TOKENS, num_beams=1, do_sample=False)
+    settings = hub.find_folder(folder)
+
+    def read(inputs: Any) -> tuple[Any, Any]:
+        fed = load_feeds(tmp_path / "speech.wav", inputs, tmp_path / "fed", settings=settings)
+        (tensors,) = Stream(fed.stream)
+        found = tensors["input_features"]
+        np.testing.assert_allclose(found, features.numpy(), atol=1e-4)
+        return tensors, None
+
+    tokens = answer(folder, read)["tokens"]
+    right = expected.tolist()
+    if rules:
+        assert tokens[0] in (30, 31) and tokens[1:3] == [32, 34]
+        tokens = tokens[3:]
+    begun = [right[place : place + len(tokens)] for place in range(5)]
+    assert tokens in begun and len(tokens) > 3, "with or without the first ones, by its release"
 
 
 @pytest.mark.long

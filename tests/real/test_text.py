@@ -51,7 +51,7 @@ def test_vectors_are_those_of_sentence_transformers(minilm: Path) -> None:
     """Pooled by the mask and normalized, as modules.json lists it."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from ortune.bundle.answers import Answerer, Sample
+    from ortune.bundle.answers import Answerer, RunSample
     from ortune.core import hub
     from ortune.data.feeds import load_feeds
     from ortune.data.stream import Stream
@@ -64,7 +64,7 @@ def test_vectors_are_those_of_sentence_transformers(minilm: Path) -> None:
         inputs = engine.signature.inputs
         feeds = load_feeds(path, inputs, minilm.parent / "fed", settings=settings)
         tensors = Stream(feeds.stream)[0]
-        sample = Sample(tensors, engine(**tensors))
+        sample = RunSample(tensors, engine(**tensors))
         answer = Answerer(engine, settings).answer([sample], 0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm, local_files_only=True)
     module = transformers.AutoModel.from_pretrained(minilm, local_files_only=True).eval()

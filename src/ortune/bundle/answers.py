@@ -20,7 +20,12 @@ from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS
 from ortune.data.sentences import TEXT, TokenizedText, load_tokenizer
-from ortune.data.sequences.generation import CachedDecoder, begin_answer, generate_tokens
+from ortune.data.sequences.generation import (
+    AnswerRules,
+    CachedDecoder,
+    begin_answer,
+    generate_tokens,
+)
 from ortune.data.sequences.pairs import StatePair
 from ortune.metrics.common.outputs import compute_softmax
 from ortune.metrics.common.pooling import find_vectors, pool_sentences
@@ -62,7 +67,7 @@ def find_settings(path: Path, folder: Path) -> HubFolder | None:
     return hub.find_folder(folder / HUB)
 
 
-class Sample(NamedTuple):
+class RunSample(NamedTuple):
     """What a model was given and gave.
 
     Attributes:
@@ -106,7 +111,9 @@ class Answerer:
         has_words = speaks and (settings.folder / hub.TOKENIZER).is_file()
         self._tokenizer: Any = load_tokenizer(settings) if has_words else None
         self._mask = settings.mask
-        self._start, self._ends, self._longest = settings.start, settings.ends, settings.longest
+        self._start, self._longest = settings.start, settings.longest
+        pair = self._decode is not None
+        self._rules = AnswerRules.read_folder(settings) if pair else AnswerRules(settings.ends)
         _ = settings.pooling, settings.classes, settings.normalizes  # read, and kept
 
     @property
@@ -148,7 +155,7 @@ class Answerer:
             return "class"
         return None
 
-    def answer(self, parts: Sequence[Sample], tokens: int) -> Mapping[str, Any] | None:
+    def answer(self, parts: Sequence[RunSample], tokens: int) -> Mapping[str, Any] | None:
         """Return what one text is answered, as plain data; None where outputs say it themselves.
 
         Args:
@@ -193,7 +200,7 @@ class Answerer:
             scores = compute_softmax(outputs[_LOGITS][0, mask.first])
             words = [
                 {
-                    "word": self._tokenizer.decode([token]),
+                    "word": self._tokenizer.decode([token], skip_special_tokens=False),
                     "token": token,
                     "score": round(float(scores[token]), 6),
                 }
@@ -202,7 +209,7 @@ class Answerer:
             filled.append({"start": mask.start, "end": mask.end, "words": words})
         return filled
 
-    def _write(self, sample: Sample, count: int) -> dict[str, Any]:
+    def _write(self, sample: RunSample, count: int) -> dict[str, Any]:
         """Return the likeliest tokens behind a sample, and their text where there are words."""
         run, (inputs, outputs, _) = self.main.run, sample
         if (decode := self._decode) is not None:
@@ -211,9 +218,8 @@ class Answerer:
         else:
             count = min(count, max(0, self._longest - inputs[IDS].shape[1]))
         decoder = CachedDecoder(run, inputs, outputs)
-        tokens = list(
-            generate_tokens(decoder, inputs[IDS], count, self._ends, first=decoder.first)
-        )
+        prompt, rules = inputs[IDS], self._rules
+        tokens = list(generate_tokens(decoder, prompt, count, rules, decoder.first))
         words = {} if self._tokenizer is None else {TEXT: self._tokenizer.decode(tokens)}
         return {**words, "tokens": tokens}
 

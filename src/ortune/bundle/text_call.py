@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.bundle.answers import TAKE_PAIRS, Answerer, Sample, find_settings, gather_answers
+from ortune.bundle.answers import TAKE_PAIRS, Answerer, RunSample, find_settings, gather_answers
 from ortune.bundle.engine.batching import Statistics, TimedAnswer
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
@@ -73,12 +73,11 @@ class TextCall(Call):
             lambda: list(map(self._sentences.tokenize, texts, pairs))
         )
         parts = [part for of_one in tokenized for part in of_one]
-        requests = [asyncio.ensure_future(self._call.answered(**part.inputs)) for part in parts]
-        try:
-            answers = await asyncio.gather(*requests)
-        finally:
-            for request in requests:
-                request.cancel()
+        answers = [
+            answer
+            for start in range(0, len(parts), MOST_TEXTS)  # a long text would fill the queue
+            for answer in await self._ask(parts[start : start + MOST_TEXTS])
+        ]
         return TimedAnswer(
             await asyncio.to_thread(self._state_answers, tokenized, answers),
             min(answer.queued_ns for answer in answers),
@@ -87,13 +86,22 @@ class TextCall(Call):
             len(texts),
         )
 
+    async def _ask(self, parts: Sequence[TokenizedText]) -> Sequence[TimedAnswer]:
+        requests = [asyncio.ensure_future(self._call.answered(**part.inputs)) for part in parts]
+        try:
+            return await asyncio.gather(*requests)
+        finally:
+            for request in requests:
+                request.cancel()
+
     def _state_answers(
         self, tokenized: Sequence[Sequence[TokenizedText]], answers: Sequence[TimedAnswer]
     ) -> dict[str, NDArray[Any]]:
-        left = iter(answers)
+        remaining = iter(answers)
         stated = [
             self._answerer.answer(
-                [Sample(part.inputs, next(left).outputs, part) for part in parts], MOST_TOKENS
+                [RunSample(part.inputs, next(remaining).outputs, part) for part in parts],
+                MOST_TOKENS,
             )
             for parts in tokenized
         ]

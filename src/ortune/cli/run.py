@@ -254,7 +254,7 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import Answerer, Sample, find_main
+    from ortune.bundle.answers import Answerer, RunSample, find_main
     from ortune.data import feeds, sentences, stream
 
     answers: list[Mapping[str, Any] | None] = []
@@ -278,7 +278,7 @@ def _run_samples(
             )
             samples = stream.Stream(fed.stream)
             first = first or main.run(samples[0])
-            parts: list[Sample] = []
+            parts: list[RunSample] = []
             for place in range(fed.count):
                 options.sink(Progress("running samples", place, fed.count))
                 tensors = samples[place]
@@ -290,7 +290,7 @@ def _run_samples(
                 if answerer is None:
                     continue
                 texts = reader.kept.get(fed.places[place], [None]) if reader else [None]
-                parts.append(Sample(tensors, outputs, texts[len(parts)]))
+                parts.append(RunSample(tensors, outputs, texts[len(parts)]))
                 if len(parts) == len(texts):
                     answers.append(answerer.answer(parts, options.tokens))
                     parts = []
@@ -418,8 +418,10 @@ def _print_answer(answer: Mapping[str, Any]) -> None:
                 for word in mask["words"]
             ],
         )
+    elif "tokens" in answer:  # of a folder without a tokenizer
+        print_text(" ".join(map(str, answer["tokens"])))
     else:
-        best = [f"{one['label']} {one['score']}" for one in answer["classes"][:_SHOWN]]
+        best = [f"{entry['label']} {entry['score']}" for entry in answer["classes"][:_SHOWN]]
         print_text(", ".join(best))
 
 

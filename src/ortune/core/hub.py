@@ -20,16 +20,17 @@ from ortune.core.plugins import stored
 
 ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 """Where a folder has its ONNX file; the first that is there counts."""
-CONFIG, GENAI, TOKENIZER, MODULES, PICTURES = (
+CONFIG, GENAI, TOKENIZER, MODULES, PICTURES, PROCESSOR = (
     "config.json",
     "genai_config.json",
     "tokenizer.json",
     "modules.json",
     "preprocessor_config.json",
+    "processor_config.json",
 )
 SIDE_FILES = (
     *(CONFIG, TOKENIZER, MODULES, PICTURES, "tokenizer_config.json", "special_tokens_map.json"),
-    *(GENAI, "generation_config.json", "sentence_bert_config.json"),
+    *(GENAI, PROCESSOR, "generation_config.json", "sentence_bert_config.json"),
     *("config_sentence_transformers.json", "vocab.txt"),
     *("1_Pooling/config.json", "2_Normalize/config.json"),
 )
@@ -50,6 +51,7 @@ _TASKS = {
     "LMHeadModel": GENERATION,
     "WhisperForConditionalGeneration": "automatic-speech-recognition",
     "ForConditionalGeneration": "text2text-generation",
+    "MTModel": "text2text-generation",
 }
 """End of an architecture's name -> what the hub calls its task."""
 Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
@@ -149,20 +151,49 @@ class HubFolder:
         return str(named).endswith(".Identity")
 
     @property
+    def generation(self) -> Mapping[str, Any]:
+        """How texts are written: ``generation_config.json``, or else ``config.json``."""
+        return {**self.config, **_read_optional(self.folder / "generation_config.json")}
+
+    @property
     def ends(self) -> frozenset[int]:
         """Numbers of the tokens that end a text."""
-        generation = _read_optional(self.folder / "generation_config.json")
-        value = generation.get("eos_token_id", self.config.get("eos_token_id"))
-        numbers = value if isinstance(value, list) else [value]
-        return frozenset(number for number in numbers if isinstance(number, int))
+        return _read_numbers(self.generation.get("eos_token_id"))
 
     @property
     def start(self) -> int:
         """Number of the token that the answers of an encoder-decoder begin behind."""
-        generation = _read_optional(self.folder / "generation_config.json")
         keys = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-        numbers = (settings.get(key) for key in keys for settings in (self.config, generation))
+        numbers = (self.generation.get(key) for key in keys)
         return next((number for number in numbers if isinstance(number, int)), 0)
+
+    @property
+    def forced(self) -> tuple[frozenset[int], ...]:
+        """For each first token of an encoder-decoder's answer the numbers that it is one of.
+
+        Of speech models a language, that it is written down, and that it is without times.
+        """
+        settings = self.generation
+        languages, tasks = (settings.get(f"{kind}_to_id") for kind in ("lang", "task"))
+        choices = (
+            list(languages.values()) if isinstance(languages, Mapping) else None,
+            tasks.get("transcribe") if isinstance(tasks, Mapping) else None,
+            settings.get("no_timestamps_token_id"),
+            settings.get("forced_bos_token_id"),
+        )
+        return tuple(filter(None, map(_read_numbers, choices)))
+
+    @property
+    def banned(self) -> frozenset[int]:
+        """Numbers of the tokens that an encoder-decoder never writes."""
+        words = self.generation.get("bad_words_ids")
+        single = [word[0] for word in words or () if isinstance(word, list) and len(word) == 1]
+        return _read_numbers(self.generation.get("suppress_tokens")) | _read_numbers(single)
+
+    @property
+    def banned_first(self) -> frozenset[int]:
+        """Numbers of the tokens that no answer of an encoder-decoder begins with."""
+        return _read_numbers(self.generation.get("begin_suppress_tokens"))
 
     @property
     def cache_sizes(self) -> tuple[int, int] | None:
@@ -188,6 +219,12 @@ class HubFolder:
         bounds = [int(n) for n in (tokens, sentence, places) if isinstance(n, (int, float)) and n]
         return min([n for n in bounds if 0 < n < _UNBOUNDED], default=512)
 
+    @property
+    def extractor(self) -> Mapping[str, Any]:
+        """How sound becomes features, as transformers 4 or 5 writes it; perhaps nothing."""
+        nested = _read_optional(self.folder / PROCESSOR).get("feature_extractor")
+        return nested if isinstance(nested, dict) else _read_optional(self.folder / PICTURES)
+
     @cached_property
     def picture_keys(self) -> dict[str, Any] | None:
         """Keys of ``preprocess.toml`` as preprocessor_config.json has them; None without one."""
@@ -206,6 +243,12 @@ class HubFolder:
         if settings.get("do_normalize", True) and settings.get("image_mean") is not None:
             keys["mean"], keys["std"] = settings["image_mean"], settings["image_std"]
         return keys
+
+
+def _read_numbers(value: Any) -> frozenset[int]:
+    """Return the numbers of tokens that a setting names: one, a list of them, or none."""
+    numbers = value if isinstance(value, list) else [value]
+    return frozenset(number for number in numbers if type(number) is int and number >= 0)
 
 
 def _read_size(size: Any) -> Any:

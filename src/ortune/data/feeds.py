@@ -26,6 +26,7 @@ from ortune.data import labels as label_files
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
+from ortune.data.formats.features import read_features
 from ortune.data.labels import NamedLabels
 from ortune.data.sentences import Sentences, open_sentences
 from ortune.data.sources import Source, SourcePart
@@ -107,12 +108,21 @@ def load_feeds(
     if settings is not None:
         pictures = pictures or _read_picture_keys(source, settings)
         classes = classes or settings.classes
-    note = reader.add_note
+    note, features = reader.add_note, read_features(settings)
     if isinstance(source, SourcePart):
-        blocks = sources.open_part(source, inputs, note, pictures, sentences=sentences)
+        blocks = sources.open_part(
+            source, inputs, note, pictures, sentences=sentences, features=features
+        )
     else:
         blocks = sources.open_source(
-            source, inputs, note, pictures, optional, classes, sentences=sentences
+            source,
+            inputs,
+            note,
+            pictures,
+            optional,
+            classes,
+            sentences=sentences,
+            features=features,
         )
     count = stream.write_stream(
         path, reader.read_samples(steps(blocks) if steps else blocks, shown)

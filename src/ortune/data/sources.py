@@ -20,6 +20,7 @@ from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.formats import rows, sounds
+from ortune.data.formats.features import LogMel
 from ortune.data.sentences import Sentences
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
@@ -57,6 +58,7 @@ def open_source(
     classes: Sequence[str] = (),
     *,
     sentences: Sentences | None = None,
+    features: LogMel | None = None,
     records: range | None = None,
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
@@ -66,6 +68,7 @@ def open_source(
         optional: Inputs that may be left out.
         classes: The model's own, in the order of their numbers: folders are called by them.
         sentences: What tokenizes rows with texts; None where the model's folder has no tokenizer.
+        features: What a model takes in the place of sound.
         records: Rows or lines that are read of a file with several; all without it.
 
     Raises:
@@ -88,7 +91,9 @@ def open_source(
             )
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or FILE.py:NAME")
     if path.is_dir():
-        return _open_folder(path, inputs, needed, note, pictures, classes, sentences=sentences)
+        return _open_folder(
+            path, inputs, needed, note, pictures, classes, sentences=sentences, features=features
+        )
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _open_archives([path], records)
@@ -97,7 +102,7 @@ def open_source(
     if suffix in images.SUFFIXES:
         return images.read_image_blocks([path], path.parent, needed, note, pictures)
     if suffix in sounds.SUFFIXES:
-        return sounds.read_sound_blocks([path], path.parent, needed, note)
+        return sounds.read_sound_blocks([path], path.parent, needed, note, features=features)
     if suffix in rows.PARQUET:
         return rows.read_parquet_blocks(
             [path], inputs, note, pictures, optional, sentences, records=records
@@ -125,6 +130,7 @@ def _open_folder(
     classes: Sequence[str],
     *,
     sentences: Sentences | None,
+    features: LogMel | None,
 ) -> Iterator[NamedArrays]:
     entries = _list_entries(folder)
     kind, files = _find_samples(entries)
@@ -141,7 +147,7 @@ def _open_folder(
     if kind is images.SUFFIXES:
         return images.read_image_blocks(files, folder, needed, note, pictures, classes)
     if kind is sounds.SUFFIXES:
-        return sounds.read_sound_blocks(files, folder, needed, note, classes)
+        return sounds.read_sound_blocks(files, folder, needed, note, classes, features)
     if kind is rows.PARQUET:
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
         return rows.read_parquet_blocks(files, inputs, note, pictures, optional, sentences)
@@ -202,6 +208,7 @@ def open_part(
     pictures: Mapping[str, Any] | None = None,
     *,
     sentences: Sentences | None = None,
+    features: LogMel | None = None,
 ) -> Iterator[NamedArrays]:
     """Iterate over the blocks of some records; see `open_source`."""
     if pictures is None:  # of all sub-folders
@@ -209,7 +216,7 @@ def open_part(
     for name, records in part.slices:
         path, above = part.folder / name, PurePosixPath(name).parent
         for block in open_source(
-            path, inputs, note, pictures, sentences=sentences, records=records
+            path, inputs, note, pictures, sentences=sentences, features=features, records=records
         ):
             yield replace(block, where=str(above / block.where))
 

@@ -20,7 +20,7 @@ from ortune.core.hub import HubFolder
 from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS
-from ortune.data.sequences.generation import CachedDecoder, generate_tokens
+from ortune.data.sequences.generation import AnswerRules, CachedDecoder, generate_tokens
 from ortune.graph.io import file
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
@@ -88,7 +88,9 @@ class Genai(Target):
                 if count <= 0:
                     continue
                 decoder = CachedDecoder(session.run, _take_first_row(inputs))
-                expected = list(generate_tokens(decoder, prompt, count, settings.ends))
+                expected = list(
+                    generate_tokens(decoder, prompt, count, AnswerRules(settings.ends))
+                )
                 numbers = ",".join(str(token) for token in prompt[0])
                 words = make_python_command(folder / _PROGRAM, numbers, "--tokens", str(count))
                 printed = plain_session.run_command(words, folder)

@@ -108,6 +108,8 @@ def test_a_long_text_is_read_in_parts_that_overlap(tmp_path: Path) -> None:
     assert (found["start"][0], found["end"][0]) == (10, 22)
     likely = np.exp(3) / np.exp([0, 3, 1, 0, 0]).sum() * np.exp(2) / np.exp([0, 0, 0, 2, 1]).sum()
     assert found["score"][0] == pytest.approx(likely, abs=1e-6)
+    many = answer(tmp_path / "f", ["a a"] * 2, ["a " * 800 + context] * 2)
+    assert many["answer"].tolist() == ["cat sat here"] * 2, "more parts than a queue holds"
 
 
 def test_words_for_a_mask(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import wave
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.core.errors import BadData
+from ortune.core import hub
+from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds
 from ortune.data.formats.sounds import open_wav
@@ -251,3 +253,25 @@ def test_settings_that_do_not_fit(
     (tmp_path / "d" / "sound.toml").write_text(text)
     with pytest.raises(BadData, match=rf"{what}.*\n  fix: "):
         load(tmp_path / "d", tmp_path, *inputs)
+
+
+def test_a_speech_model_takes_features_of_whole_chunks(tmp_path: Path) -> None:
+    """1000 Hz are 15 of the 45.2 mels that 40 bands share; silence is the same everywhere."""
+    keys = {"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 1}
+    (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
+    extractor = tmp_path / "preprocessor_config.json"
+    extractor.write_text(json.dumps({**keys, "feature_size": 40}))
+    pitch = 8000 * np.sin(2 * np.pi * 1000 * np.arange(24_000) / RATE)
+    silence = np.zeros(8_000)
+    path = write(tmp_path / "a" / "b.wav", np.concatenate([pitch, silence, silence]))
+    spec = TensorSpec("input_features", "float32", ("batch", 40, 100))
+    folder = hub.find_folder(tmp_path)
+    found = feeds.load_feeds(path, [spec], tmp_path / "out", settings=folder)
+    first, second, third = (one["input_features"] for one in Stream(found.stream))
+    assert first.shape == (1, 40, 100) and found.groups == ("b.wav",) * 3
+    assert set(first[0, :, 3:97].argmax(0)) == {round(15 / 45.245 * 41) - 1}
+    assert np.all(second[0, :, 55:] == second.min()) and second.max() - second.min() == 2
+    assert np.all(third == -1.5), "4 - 10, a quarter of it"
+    extractor.write_text(json.dumps({**keys, "hop_length": 0}))
+    with pytest.raises(BadModel, match="'hop_length': 0"):
+        feeds.load_feeds(path, [spec], tmp_path / "bad", settings=hub.find_folder(tmp_path))

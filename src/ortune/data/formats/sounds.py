@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from ortune.data import arrays, checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.classes import number_classes
+from ortune.data.formats.features import LogMel
 from ortune.data.stream import parse_dtype
 
 SETTINGS = "sound.toml"
@@ -152,16 +153,21 @@ def read_sound_blocks(
     inputs: Sequence[TensorSpec],
     note: Note,
     classes: Sequence[str] = (),
+    features: LogMel | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
 
     Args:
         classes: The model's own, in the order of their numbers.
+        features: What the model takes in the place of the signal.
 
     Raises:
         BadData: The settings do not fit, a file cannot be read or has another rate.
     """
     settings, spec = _read_settings(folder / SETTINGS, inputs, note)
+    if features is not None:
+        spec = TensorSpec(spec.name, "float32", (1, features.length))
+        settings = replace(settings, rate=features.rate, resample=True, length=features.length)
     class_numbers = number_classes(files, folder, note, classes)
     wavs = [open_wav(path) for path in files]
     rate = settings.rate or wavs[0].rate
@@ -177,7 +183,8 @@ def read_sound_blocks(
                 _make_rate_tensor(rate, settings.rate_input, inputs)
             )
         for at, chunk in enumerate(_cut_chunks(wav, rate, settings, spec, note)):
-            columns = {spec.name: Column.from_array(chunk), **extras}
+            values = chunk if features is None else features.compute(chunk[0])[None]
+            columns = {spec.name: Column.from_array(values), **extras}
             yield NamedArrays(f"{shown} chunk {at}", columns)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core import regular_file
 from ortune.core.errors import BadData
+from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS, MASK, PLACES
 from ortune.data.sequences.pairs import match_states
@@ -19,6 +21,38 @@ from ortune.data.sequences.rolling import Run
 from ortune.data.stream import Stream
 
 _FIX = "give a decoder that takes past_key_values.* and gives present.*"
+
+
+@dataclass(frozen=True)
+class AnswerRules:
+    """Which tokens an answer may have; by default all.
+
+    Attributes:
+        ends: Those that end it.
+        forced: For each of its first tokens those that it is one of.
+        banned: Those that it never has behind these.
+        banned_first: Those that do not follow the forced ones.
+    """
+
+    ends: frozenset[int] = frozenset()
+    forced: tuple[frozenset[int], ...] = ()
+    banned: frozenset[int] = frozenset()
+    banned_first: frozenset[int] = frozenset()
+
+    @classmethod
+    def read_folder(cls, settings: HubFolder) -> Self:
+        """Return what a folder says of an encoder-decoder's answers."""
+        return cls(settings.ends, settings.forced, settings.banned, settings.banned_first)
+
+    def limit(self, logits: NDArray[Any], place: int) -> NDArray[Any]:
+        """Return logits [rows, words] of one place in an answer, those of others as -inf."""
+        forces = place < len(self.forced)
+        first = self.banned_first if place == len(self.forced) else frozenset()
+        named = self.forced[place] if forces else self.banned | first
+        if not named:
+            return logits
+        words = np.isin(np.arange(logits.shape[-1]), list(named))
+        return np.where(words == forces, logits, -np.inf)
 
 
 class CachedDecoder:
@@ -71,7 +105,11 @@ class Generation:
     """
 
     def __init__(
-        self, decoder: CachedDecoder, prompt: NDArray[Any], first: Tensors | None = None
+        self,
+        decoder: CachedDecoder,
+        prompt: NDArray[Any],
+        rules: AnswerRules = AnswerRules(),
+        first: Tensors | None = None,
     ) -> None:
         """Begin after a prompt of token numbers [rows, length].
 
@@ -79,7 +117,8 @@ class Generation:
             first: What the decoder gives to the prompt, where it is known.
         """
         self._decoder, self.tokens, self.past = decoder, prompt, 0
-        self._states, self._first = decoder.empty, first
+        self._states, self._first, self._rules = decoder.empty, first, rules
+        self._prompt = prompt.shape[1]
 
     @property
     def cache_bytes(self) -> int:
@@ -95,7 +134,8 @@ class Generation:
         rows, new = tokens.shape
         outputs, self._first = self._first or decoder.run(self._build_step()), None
         logits = outputs[decoder.logits].reshape(rows, -1, outputs[decoder.logits].shape[-1])
-        chosen: NDArray[Any] = logits[:, -1].argmax(-1)
+        limited = self._rules.limit(logits[:, -1], self.past + new - self._prompt)
+        chosen: NDArray[Any] = limited.argmax(-1)
         self.past += new
         self._states = {pair.input: outputs[pair.output] for pair in decoder.pairs}
         self.tokens = chosen[:, None].astype(tokens.dtype)
@@ -117,8 +157,7 @@ def generate_tokens(
     decoder: CachedDecoder,
     prompt: NDArray[Any],
     count: int,
-    ends: frozenset[int] = frozenset(),
-    *,
+    rules: AnswerRules = AnswerRules(),
     first: Tensors | None = None,
 ) -> Iterator[int]:
     """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text.
@@ -126,8 +165,8 @@ def generate_tokens(
     Args:
         first: What the decoder gives to the prompt, where it is known.
     """
-    for _, token in zip(range(count), Generation(decoder, prompt, first), strict=False):
-        if int(token[0]) in ends:
+    for _, token in zip(range(count), Generation(decoder, prompt, rules, first), strict=False):
+        if int(token[0]) in rules.ends:
             return
         yield int(token[0])
 

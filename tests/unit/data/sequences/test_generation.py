@@ -12,10 +12,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from tests.stateful import WORDS, write_decoder
+from tests.unit import texts
 
 import ortune as ot
 from ortune.core.errors import BadData
 from ortune.data.sequences.generation import (
+    AnswerRules,
     CachedDecoder,
     Generation,
     compare_answer,
@@ -63,8 +65,42 @@ def test_the_cache_changes_no_token(tmp_path: Path) -> None:
         assert [token.tolist() for token in rows] == [[token] * 2 for token in expected]
         ends = frozenset([expected[4]])
         kept = expected[: expected.index(expected[4])]
-        assert list(generate_tokens(decoder, PROMPT, 9, ends)) == kept
+        assert list(generate_tokens(decoder, PROMPT, 9, AnswerRules(ends))) == kept
         assert list(generate_tokens(decoder, PROMPT, 2)) == expected[:2]
+
+
+def test_an_answer_has_the_tokens_that_rules_allow(tmp_path: Path) -> None:
+    with ot.load(write_decoder(tmp_path / "decoder.onnx")) as engine:
+        decoder = CachedDecoder(lambda fed: engine(**fed), sample(0))
+
+        def write(**rules: Any) -> list[int]:
+            known = AnswerRules(**rules)
+            tokens = list(generate_tokens(decoder, PROMPT, 4, known, decoder.first))
+            assert tokens == list(generate_tokens(decoder, PROMPT, 4, known))
+            return tokens
+
+        free = write()
+        pair = frozenset({free[0] + 1, free[0] + 2})
+        assert write(forced=(pair, frozenset({3})))[0] in pair
+        assert write(forced=(pair, frozenset({3})))[1] == 3
+        assert write(banned_first=frozenset({free[0]}))[0] != free[0]
+        assert not {free[0], free[1]} & set(write(banned=frozenset({free[0], free[1]})))
+        assert write(banned=frozenset({10**6})) == free, "a token that the model does not have"
+
+
+def test_a_folder_says_which_tokens_an_answer_has(tmp_path: Path) -> None:
+    """By the keys of Whisper, BART and Marian in generation_config.json."""
+    settings = texts.make_folder(tmp_path, is_encoder_decoder=True, forced_bos_token_id=7)
+    keys: dict[str, Any] = {"eos_token_id": [1, 2], "bad_words_ids": [[4], [5, 6]]}
+    keys |= {"suppress_tokens": [8, -1], "begin_suppress_tokens": [9]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(keys))
+    expected = AnswerRules(frozenset({1, 2}), (frozenset({7}),), frozenset({4, 8}), frozenset({9}))
+    assert AnswerRules.read_folder(settings) == expected
+    speech = {"lang_to_id": {"<|de|>": 3, "<|en|>": 4}, "no_timestamps_token_id": 6}
+    speech |= {"task_to_id": {"transcribe": 5, "translate": 8}}
+    (tmp_path / "generation_config.json").write_text(json.dumps(speech))
+    settings = texts.make_folder(tmp_path)
+    assert settings.forced == (frozenset({3, 4}), frozenset({5}), frozenset({6}))
 
 
 def test_what_has_no_growing_cache_is_refused() -> None:

@@ -1,0 +1,81 @@
+"""Spectra of sound as speech models take them: what transformers' extractors do, by numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadModel
+from ortune.core.hub import HubFolder
+
+_USUAL = {"sampling_rate": 16000, "chunk_length": 30, "feature_size": 80}
+_USUAL |= {"hop_length": 160, "n_fft": 400}
+"""Settings of an extractor, and Whisper's."""
+_MOST = 1 << 17
+_TOP_HZ, _LINEAR_HZ, _LINEAR_MELS, _STEP = 8000.0, 1000.0, 15.0, 27.0 / np.log(6.4)
+"""Slaney's scale: 15 mels up to 1000 Hz, and then a logarithm."""
+
+
+@dataclass(frozen=True)
+class LogMel:
+    """Logarithms of the energy in bands, frame by frame, as Whisper takes them.
+
+    Attributes:
+        rate: Of the sound, in Hz.
+        length: Samples of sound that make up one answer; what is shorter is filled with silence.
+        bands: Of each frame.
+        hop: Samples from frame to frame.
+        width: Samples of a frame.
+    """
+
+    rate: int
+    length: int
+    bands: int
+    hop: int
+    width: int
+
+    def compute(self, signal: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return [bands, frames] of a signal of `length` samples."""
+        half = self.width // 2
+        frames = sliding_window_view(np.pad(signal, half, mode="reflect"), self.width)[:: self.hop]
+        window = np.hanning(self.width + 1)[:-1]
+        power = np.abs(np.fft.rfft(frames[:-1] * window)) ** 2
+        log = np.log10(np.maximum(self._make_filters() @ power.T, 1e-10))
+        return np.asarray((np.maximum(log, log.max() - 8.0) + 4.0) / 4.0, np.float32)
+
+    def _make_filters(self) -> NDArray[np.float64]:
+        """Return triangles of equal area on Slaney's scale, [bands, frequencies]."""
+        top = _LINEAR_MELS + np.log(_TOP_HZ / _LINEAR_HZ) * _STEP
+        mels = np.linspace(0.0, top, self.bands + 2)
+        edges = np.where(
+            mels < _LINEAR_MELS,
+            mels * _LINEAR_HZ / _LINEAR_MELS,
+            _LINEAR_HZ * np.exp((mels - _LINEAR_MELS) / _STEP),
+        )
+        hertz = np.linspace(0.0, self.rate // 2, self.width // 2 + 1)
+        rising = (hertz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+        falling = (edges[2:, None] - hertz) / (edges[2:] - edges[1:-1])[:, None]
+        areas = 2.0 / (edges[2:] - edges[:-2])
+        return np.asarray(np.maximum(0.0, np.minimum(rising, falling)) * areas[:, None])
+
+
+def read_features(settings: HubFolder | None) -> LogMel | None:
+    """Return what a folder's feature extractor computes; None where it has none like Whisper's.
+
+    Raises:
+        BadModel: Its settings are out of bounds.
+    """
+    keys = {} if settings is None else settings.extractor
+    if keys.get("feature_extractor_type") != "WhisperFeatureExtractor":
+        return None
+    values = [keys.get(name, usual) for name, usual in _USUAL.items()]
+    if not all(type(value) is int and 0 < value <= _MOST for value in values):
+        raise BadModel(
+            f"the feature extractor has {dict(zip(_USUAL, values, strict=True))}",
+            fix=f"give whole numbers up to {_MOST}, or download the folder again",
+        )
+    rate, seconds, bands, hop, width = values
+    return LogMel(rate, seconds * rate, bands, hop, width)
