@@ -138,7 +138,7 @@ class Openvino(Backend):
                 (getattr(self, name) == getattr(Openvino, name), name, "device=cpu")
                 for name in of_cpus
             ),
-            (self.device != "auto" or not self.streams, "streams", "hint=throughput"),
+            (self.device != "auto" or not self.streams, "streams", "device=cpu or device=gpu"),
         )
         allowed = {"gpu": ("f32", "f16"), "npu": ("f16",)}.get(self.device, (self.precision,))
         if self.precision not in allowed:

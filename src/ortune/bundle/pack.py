@@ -311,6 +311,10 @@ def list_confirmed(study: Study) -> list[Trial]:
     return [*by_key.values(), *[study.baseline] * (study.baseline.key not in by_key)]
 
 
+def _has_failed(trial: Trial) -> bool:
+    return bool(trial.error) or trial.status is Status.FAILED
+
+
 def find_trial(study: Study, key: str) -> Trial:
     """Return the trial that a person means.
 
@@ -320,13 +324,13 @@ def find_trial(study: Study, key: str) -> Trial:
     matches = {t.key: t for t in study.trials if key and t.key.startswith(key)}
     if len(matches) != 1:
         problem = "several trials begin" if matches else "no trial begins"
-        keys = list(matches) or list({t.key: None for t in study.trials})
+        keys = list(matches) or list({t.key: None for t in study.trials if not _has_failed(t)})
         raise OrtuneError(
             f"{problem} with '{key}'",
             fix=f"use a whole key, such as {', '.join(candidate[:8] for candidate in keys[:12])}",
         )
     trial = next(iter(matches.values()))
-    if trial.error or trial.status is Status.FAILED:
+    if _has_failed(trial):
         raise OrtuneError(
             f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
             fix="pack one that ran",

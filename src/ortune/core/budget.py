@@ -119,7 +119,10 @@ class Budget:
         limits = [_parse_limit(part, text) for part in (first, *further)]
         if (sign[0] == ">=") is not metric.higher_is_better:
             better, right = ("higher", ">=") if metric.higher_is_better else ("lower", "<=")
-            raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {right}")
+            raise BadSettings(
+                f"budget '{text}': {better} {name} is better",
+                fix=f"write {name}{right}{limit_text}",
+            )
         (limit, relative), *looser = limits
         budget = cls(metric, limit, relative, tuple(limit for limit, _ in looser))
         _check_steps(budget, [relative for _, relative in limits])

@@ -166,12 +166,12 @@ class Triton(Target):
             raise BadSettings(
                 "preferred, delay_us, queue and timeout_us apply to batches only, and batch=0 "
                 "leaves calls unbatched",
-                fix="add batch=N, the most rows of a run",
+                fix="add the most rows of a run, such as batch=8",
             )
         if over := [size for size in self.preferred if not 1 <= size <= self.batch]:
             raise BadSettings(
                 f"a preferred batch of {over[0]} is not between 1 and batch={self.batch}",
-                fix="give smaller ones, or a larger batch",
+                fix=f"give 1 to {self.batch}, or a larger batch",
             )
 
     @property
@@ -485,17 +485,18 @@ def read_accelerator_options(accelerator: str, texts: Sequence[str]) -> dict[str
     read: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or key not in patterns:
+        if key not in patterns:
             raise BadSettings(
                 f"{accelerator} has no option '{key}'",
                 fix=f"use one of: {', '.join(sorted(patterns))}",
             )
         if key in read:
             raise BadSettings(f"option '{key}' is given twice", fix="keep one")
-        if re.fullmatch(patterns[key], value) is None:
+        if not equals or re.fullmatch(patterns[key], value) is None:
             named = _NAMED.get(patterns[key], patterns[key].replace("|", ", "))
             raise BadSettings(
-                f"'{value}' is no value of {accelerator}'s '{key}'", fix=f"give {named}"
+                f"'{value}' is no value of {accelerator}'s '{key}'",
+                fix=f"give {named} behind {key}=",
             )
         read[key] = value
     return read

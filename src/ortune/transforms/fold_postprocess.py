@@ -176,10 +176,13 @@ class FoldPostprocess(Transform):
         shape = spec.shape_of(value)
         if value.dtype not in _FLOATS or shape is None or not shape:
             kind = spec.describe_value(value)
+            other_outputs = [name for name in names if name != value.name]
             raise BadModel(
                 f"output '{value.name}' is {kind.dtype or 'untyped'} {kind.shape}, not floats of "
                 "a known rank",
-                fix=f"choose another output of: {', '.join(names)}",
+                fix=f"set output to another of: {', '.join(other_outputs)}"
+                if other_outputs
+                else "give a model whose output holds floats",
             )
         if value.is_graph_input() or value.is_initializer() or names.count(str(value.name)) > 1:
             raise BadModel(f"output '{value.name}' is not computed", fix="choose another output")

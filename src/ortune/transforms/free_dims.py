@@ -91,7 +91,9 @@ class FreeDims(Transform):
         selected: dict[str, dict[int, str]] = {}
         for text, name in split_pairs(self.dims, "NAME"):
             if not name.isidentifier():
-                raise BadSettings(f"dims: '{name}' is not a name of '{text}'", fix="use letters")
+                raise BadSettings(
+                    f"dims: '{name}' is not a name of '{text}'", fix="use letters, such as batch"
+                )
             for place, axis in find_dims(model, text):
                 if isinstance(shapes[place][axis], int):
                     selected.setdefault(place, {})[axis] = name
@@ -103,7 +105,7 @@ class FreeDims(Transform):
             named_sizes = ", ".join(f"{size} of '{name}'" for name, size in firsts.items())
             raise Refused(
                 f"which dimension is the batch? First are {named_sizes}",
-                fix="say it: free-dims(dims=[INPUT.AXIS:batch, ...])",
+                fix=f"say it, such as free-dims(dims=[{next(iter(firsts))}.0:batch])",
             )
         return {name: {0: _BATCH} for name, size in firsts.items() if isinstance(size, int)}
 

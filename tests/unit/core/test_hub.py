@@ -171,7 +171,7 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "onnx/encoder.onnx")
     with pytest.raises(BadModel) as error:
         ot.inspect(tmp_path)
-    assert error.value.fix == f"give one of {tmp_path / 'onnx/encoder.onnx'}"
+    assert error.value.fix == f"give one, such as {tmp_path / 'onnx/encoder.onnx'}"
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadModel, match="cannot read"):
         ot.inspect(tmp_path)

@@ -284,7 +284,7 @@ def test_contradictions_are_refused(fields: dict[str, Any], what: str) -> None:
     [
         ("tensorrt", "precision_mode=FP8", "'FP8' is no value"),
         ("tensorrt", "precision=FP16", "no option 'precision'"),
-        ("tensorrt", "precision_mode", "no option 'precision_mode'"),
+        ("tensorrt", "precision_mode", "no value of tensorrt's 'precision_mode'"),
         ("tensorrt", "max_workspace_size_bytes=-1", "is no value"),
         ("tensorrt", "trt_engine_cache_path=a\nb", "is no value"),
         ("tensorrt", "trt_profile_min_shapes=1x3", "is no value"),

@@ -348,6 +348,6 @@ def _select_split(dataset: Any, split: str, source: str) -> Any:
         problem = f"has no split '{split}'" if split else f"has {len(dataset)} splits"
         raise BadData(
             f"{source} {problem}: {', '.join(dataset)}",
-            fix=f"write hf:NAME:{next(iter(dataset), 'test')}",
+            fix=f"write {PREFIX}{_parse_source(source)[0]}:{next(iter(dataset), 'test')}",
         )
     return dataset[split]

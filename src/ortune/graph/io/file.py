@@ -200,7 +200,7 @@ def parse_outline(path: Path) -> onnx.ModelProto:
                 problem = f"a folder without {hub.ONNX_FILES[0]}"
                 onnx_files = sorted(map(str, path.rglob("*.onnx")))
                 fix = f"ortune export {path} -o {path / hub.ONNX_FILES[0]}"
-                fix = f"give one of {', '.join(onnx_files[:4])}" if onnx_files else fix
+                fix = f"give one, such as {', '.join(onnx_files[:4])}" if onnx_files else fix
             raise BadModel(f"{path} is {problem}", fix=fix)
         if path.stat().st_size == 0:
             raise BadModel(f"{path} is empty", fix="copy or export the model again")

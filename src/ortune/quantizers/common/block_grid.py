@@ -32,8 +32,8 @@ class BlockSpec:
     def __post_init__(self) -> None:
         if self.block not in (16, 32, 64, 128, 256):
             raise BadSettings(
-                f"block={self.block}: the kernels take 16, 32, 64, 128 and 256",
-                fix="give one of these; 32 is the most exact of the fast ones",
+                f"block={self.block} is none that the kernels take",
+                fix="give 16, 32, 64, 128 or 256; 32 is the most exact of the fast ones",
             )
 
     @property

@@ -209,7 +209,7 @@ class HalfConverter:
             name = self._format.name
             raise Refused(
                 f"sequence '{value.name}' passes between {name} and float32 operators",
-                fix=f"block the operators around {node.op_type}, or leave {name} out",
+                fix=f"put all operators that make and read it into `block`, or leave {name} out",
             )
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)

@@ -196,7 +196,7 @@ def select_carriable(
         )
         raise BadModel(
             f"{name} cannot be served: {problem}",
-            fix="the Open Inference Protocol carries arrays of plain numbers and texts alone",
+            fix="export it with arrays of plain numbers or texts: the protocol carries no others",
         )
     return supported
 
