@@ -46,9 +46,10 @@ class SelfAgreement:
         else:
             why = f"{'keeps' if verb == 'changes' else 'keep'} {model} from running"
         setting = backend.leave_out(self.disable, self.level)
+        subject, them = ("It is", "it") if len(self.disable) == 1 else ("They are", "them")
         return (
-            f"onnxruntime's {names} {why}. It is left out here; leave it out wherever the file "
-            f'runs, as --on "{setting}" does'
+            f"onnxruntime's {names} {why}. {subject} left out here; leave {them} out "
+            f'wherever the file runs, as --on "{setting}" does'
         )
 
     def _describe_chance(self, model: str, ignored: Collection[str] | None) -> str:

@@ -190,7 +190,7 @@ def list_warnings(study: Study) -> list[str]:
                 f"Faster, but not {state}: {study.label(trial.plan)}, {speed}"
                 f"{why if state == 'handed out' else ''}."
             )
-    if study.samples.get("calibration") == 0:
+    if study.samples.get("calibration") == 0 and study.header.facts.has_float_layers:
         warnings.append("No data was given, so nothing was quantized: give --data SAMPLES.")
     if study.finished == "interrupted":
         warnings.append("The search was interrupted: the same command continues it.")

@@ -62,6 +62,10 @@ OLDEST = 21
 """Every onnxruntime that is supported reads it; below, operators are spelled otherwise."""
 
 
+_NEWEST_FOR_RUNTIME = {"Swish": 24}
+"""Operator -> the last opset in which onnxruntime 1.31 runs it, by the standard's definition."""
+
+
 def lower_to(model: ir.Model, version: int) -> int:
     """Rewrite the nodes whose operator has changed, set the version, return how many changed.
 
@@ -104,6 +108,8 @@ def _lower_node(node: ir.Node, old: int, version: int) -> int:
         raise _make_refusal(node, version, "no such operator is known")
     if after is None:
         return _expand_function(node, old, version, f"opset {version} has no such operator")
+    if version > _NEWEST_FOR_RUNTIME.get(node.op_type, version):
+        return _expand_function(node, old, version, "onnxruntime has no such operator")
     settings = dict(node.attributes)
     if node.op_type == "Cast" and version < 24:
         node.attributes.pop("round_mode", None)  # it says something of types that are not there

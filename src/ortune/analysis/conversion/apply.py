@@ -80,7 +80,9 @@ def run(request: Apply) -> AppliedSteps:
             sink=sink,
         )
         if checked is not None:
-            refuse_broken_answers(request, built.path, checked, folder)
+            refuse_broken_answers(
+                request, built.path, checked, folder, random=bool(data.agreement.random)
+            )
             file.save(file.load(built.path), out)
     steps.warn_of_saturation(out, model, sink)
     steps.warn_of_growth(out, model, sink)
@@ -98,10 +100,13 @@ _CHECKED = 4
 """Samples whose answers are looked at."""
 
 
-def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path) -> None:
-    """Refuse a result that answers with NaN, or not at all, where the source does otherwise.
+def refuse_broken_answers(
+    request: Apply, path: Path, feeds: Feeds, folder: Path, *, random: bool = False
+) -> None:
+    """Refuse a result that answers with NaN, mostly noise, or not at all, unlike the source.
 
-    With --force it is only told, as is a precision that the CPU has no kernels for.
+    Where the source is `random`, noise is its own. With --force it is only told, as is a
+    precision that the CPU has no kernels for.
 
     Raises:
         Refused: It does.
@@ -120,8 +125,11 @@ def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path
         return
     problem = ""
     try:
-        if math.isnan(compare.measure_snr_db(path, expected, folder)):
+        snr = compare.measure_snr_db(path, expected, folder)
+        if math.isnan(snr):
             problem = "the result answers with NaN or infinity where the source does not"
+        elif snr < 0 and not random:
+            problem = f"the result differs too much from the source: SNR {snr:.1f} dB"
     except WorkerFailed as error:
         error.demand_verdict()
         if _NO_KERNEL in error.failure.reason:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.graph.analysis.flops import count_flops
 from ortune.graph.analysis.weight_values import WeightValues, denormal_share, weight_values
-from ortune.graph.ir.edit import const_tensor, read_attribute
+from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
 from ortune.graph.ir.match import qualify_operator
 from ortune.graph.ir.spec import dtype_name, list_inputs, list_outputs, shape_of
 from ortune.graph.ir.values import list_named_weights, list_weights
@@ -47,7 +47,7 @@ def read_facts(
     if inference is None:
         whole = not model.functions and not list_unknown_values(model)
         inference = (model, "file") if whole else infer_copy(model)
-    rows, sizes = table_rows(inference[0]), find_size_inputs(model)
+    rows, sizes = table_rows(inference[0]), find_size_inputs(inference[0])
     inputs = tuple(
         replace(spec, rows=rows.get(spec.name), sizes=spec.name in sizes)
         for spec in list_inputs(model)
@@ -96,7 +96,7 @@ def bound_weight_bytes(before: int) -> int:
 _SHAPING = "Expand Flatten Gather Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 _PASSED_ON = frozenset(["Cast", "Concat", "Identity", *_SHAPING.split()])
 """Operators that hand on their first input's integers, or those of every input."""
-_AXES = {"Gather": "axis", "GatherElements": "axis"}
+_AXES = dict.fromkeys(("Gather", "GatherElements", "ScatterElements"), "axis")
 _SIZES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Expand", "Pad", "Reshape", "Tile", "TopK", "OneHot", "CenterCropPad"), (1,)),
     **dict.fromkeys(("ConstantOfShape", "BlackmanWindow", "HammingWindow", "HannWindow"), (0,)),
@@ -122,7 +122,7 @@ def table_rows(model: ir.Model) -> dict[str, int | str]:
 
     Only inputs whose integers reach the indices unchanged; tables may be computed, but of a known
     size or of a dimension that has a name, as the nodes of a graph that edges point to: then the
-    first such name. Calls of local functions are not looked into.
+    first such name. Local functions are to be inlined first.
     """
     rows: dict[str, int | str] = {}
     for value in model.graph.inputs:
@@ -158,10 +158,17 @@ def _is_table(value: ir.Value) -> bool:
     )
 
 
-def _list_table_sizes(value: ir.Value) -> Iterator[int | str]:
+def _list_table_sizes(value: ir.Value, offset: int = 0) -> Iterator[int | str]:
     for node, place in _follow(value):
-        if (size := _count_table_rows(node, place)) is not None:
+        size = _count_table_rows(node, place)
+        if isinstance(size, int):
+            yield max(size - offset, 1)
+        elif size is not None and not offset:
             yield size
+        if not offset and node.op_type == "Add" and not node.domain:
+            added = const_array(node.inputs[1 - place])
+            if added is not None and added.size == 1 and added.item() > 0:
+                yield from _list_table_sizes(node.outputs[0], int(added.item()))
 
 
 def _follow(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
@@ -170,11 +177,20 @@ def _follow(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     while ahead:
         for node, place in ahead.pop().uses():
             yield node, place
-            moved = node.op_type in _PASSED_ON and not node.domain
-            if moved and (place == 0 or node.op_type == "Concat"):
-                more = [output for output in node.outputs if output not in seen]
-                seen.update(more)
-                ahead += more
+            more = [value for value in _list_handed_on(node, place) if value not in seen]
+            seen.update(more)
+            ahead += more
+
+
+def _list_handed_on(node: ir.Node, place: int) -> Sequence[ir.Value]:
+    """Return the values that hold an input's integers: outputs, or what a body is given."""
+    if node.domain:
+        return ()
+    if node.op_type in _PASSED_ON and (place == 0 or node.op_type == "Concat"):
+        return node.outputs
+    if node.op_type in ("Loop", "Scan"):
+        return node.attributes["body"].as_graph().inputs[place : place + 1]
+    return ()
 
 
 def _count_table_rows(node: ir.Node, place: int) -> int | str | None:
@@ -182,6 +198,8 @@ def _count_table_rows(node: ir.Node, place: int) -> int | str | None:
     op = qualify_operator(node)
     if op == _EMBED and place in _EMBED_TABLES and _EMBED_TABLES[place] < len(node.inputs):
         return _find_axis_size(node.inputs[_EMBED_TABLES[place]], 0)
+    if op == "RoiAlign" and place == 2:
+        return _find_axis_size(node.inputs[0], 0) or 1  # one picture is made up of any number
     if place != 1 or op not in (*_AXES, _PACKED):
         return None
     return _find_axis_size(node.inputs[0], read_attribute(node, _AXES.get(op, "gather_axis"), 0))

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeAlias
 
 import onnx
@@ -302,7 +303,8 @@ _LOWER = f'`ortune apply M "lower-opset(to={NEWEST_OPSET})" -o OUT` writes one t
 
 def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
     opset = model.opset_imports.get("", _PER_CHANNEL)
-    if opset < _PER_CHANNEL:
+    nodes = chain(model.graph.all_nodes(), *(f.all_nodes() for f in model.functions.values()))
+    if opset < _PER_CHANNEL and any(not node.domain for node in nodes):
         old = opset < _FUSED
         yield make_finding(
             "old-opset",

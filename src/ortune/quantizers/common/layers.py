@@ -14,6 +14,7 @@ from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
 from ortune.graph.ir.replace import remove_node
+from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import is_read
 from ortune.quantizers.common.node_filter import remember_names
 
@@ -99,19 +100,50 @@ def flatten_model(model: ir.Model) -> None:
     """Inline local functions, and let nodes read constants themselves, not through an Identity.
 
     Every quantizer begins so: a weight that exporters hand to its second and later readers through
-    an Identity is one value then, and is stored once. Names of nodes that go may still be given.
+    an Identity, or a Reshape or Cast that changes nothing, is one value then, and is stored once.
+    Names of nodes that go may still be given.
     """
     remember_names(model)
     edit.inline_functions(model)
     for node in edit.walk_nodes(model):
-        if node.op_type != "Identity" or node.domain or node.inputs[0] is None:
-            continue
-        source = node.inputs[0]
-        if edit.const_tensor(resolve_transpose(source)[0]) is not None:
+        source = _find_equal_constant(node)
+        if source is not None:
             for use in node.outputs[0].uses():  # an output of a graph keeps its Identity
                 use.node.replace_input_with(use.idx, source)
-            if not is_read(node.outputs[0]):
+            while not is_read(node.outputs[0]):
+                before = node.inputs[0].producer() if node.inputs[0] is not None else None
                 remove_node(node)
+                if before is None or before.op_type not in _HANDS_ON:
+                    break
+                node = before
+
+
+_HANDS_ON = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that leave the order of elements alone."""
+
+
+def _find_equal_constant(node: ir.Node) -> ir.Value | None:
+    """Return the constant, perhaps turned by a Transpose, that a node hands on as it is."""
+    value, passed = node.outputs[0], list[ir.Node]()
+    while (maker := value.producer()) is not None and maker.op_type in _HANDS_ON:
+        if maker.domain or maker.inputs[0] is None:
+            break
+        passed.append(maker)
+        value = maker.inputs[0]
+    base, axes = resolve_transpose(value)
+    tensor = edit.const_tensor(base)
+    if not passed or tensor is None:
+        return None
+    if any(m.op_type == "Cast" and m.attributes["to"].as_int() != tensor.dtype for m in passed):
+        return None
+    if all(maker.op_type in ("Cast", "Identity") for maker in passed):
+        return value
+    shape = shape_of(node.outputs[0])
+    if shape is None and node.op_type == "Reshape":
+        target = edit.const_array(node.inputs[1])
+        shape = None if target is None else tuple(target.tolist())
+    sizes = tensor.shape.numpy()
+    return value if shape == tuple(sizes[axis] for axis in axes) else None
 
 
 def find_layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:

@@ -77,7 +77,7 @@ class VerdictSection(Section):
             f"Accuracy budget: {budget}{rule}. Original on {study.job.baseline}."
             + f" {'Made-up samples' if made_up else 'Samples'}: {parts}." * bool(parts)
         )
-        if made_up:
+        if made_up and study.header.facts.has_float_layers:
             yield Text(
                 "No data was given, so nothing was quantized: with --data SAMPLES plans of lower "
                 "precision are tried too, which are often much faster.",

@@ -43,6 +43,7 @@ class ExpectedOutputs:
         indices: The few that are run.
         outputs: Stream of the source model's outputs on them.
         least_db: Signal-to-noise ratio of what counts as equal.
+        job: What answered; None where outputs of chance are gone already.
     """
 
     stream: Path
@@ -50,6 +51,7 @@ class ExpectedOutputs:
     outputs: Path
     custom_ops: tuple[str, ...] = ()
     least_db: float = EXACT_DB
+    job: WorkerJob | None = None
 
 
 def find_exact_db(model: ir.Model) -> float:
@@ -86,8 +88,30 @@ def run_reference(
     """
     path = folder.resolve() / f"{name}.stream"
     job = make_compare_job(model, stream, folder, custom_ops)
-    compute_outputs(job if backend is None else replace(job, backend=backend), indices, path)
-    return ExpectedOutputs(stream, tuple(indices), path, custom_ops, least_db)
+    job = job if backend is None else replace(job, backend=backend)
+    compute_outputs(job, indices, path)
+    return ExpectedOutputs(stream, tuple(indices), path, custom_ops, least_db, job)
+
+
+def drop_random_outputs(expected: ExpectedOutputs, folder: Path) -> ExpectedOutputs | None:
+    """Run the reference again and keep the outputs that it answers alike; None if there is none.
+
+    Raises:
+        WorkerFailed: It does not run any more.
+    """
+    if expected.job is None:
+        return expected
+    again, path = folder.resolve() / "again.stream", folder.resolve() / "steady.stream"
+    compute_outputs(expected.job, expected.indices, again)
+    first, second = list(Stream(expected.outputs)), list(Stream(again))
+    steady = [
+        name
+        for name in first[0]
+        if compute_snr_db(*([{name: run[name]} for run in runs] for runs in (first, second)))
+        >= expected.least_db
+    ]
+    write_stream(path, [{name: run[name] for name in steady} for run in first])
+    return replace(expected, outputs=path, job=None) if steady else None
 
 
 def describe_odd_outputs(model: ir.Model) -> str | None:

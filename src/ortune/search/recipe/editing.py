@@ -72,7 +72,7 @@ class EditSession:
         names.make_names_unique(self.model)
         self._before = describe_signature(self.model)
         self._reference: compare.ExpectedOutputs | None = None
-        self._untouched, self._lossy = True, False
+        self._untouched, self._lossy, self._steady = True, False, True
         self._temporary_files: list[Path] = []
 
     def apply_exact(self, steps: Sequence[Transform]) -> list[Edit]:
@@ -299,7 +299,7 @@ class EditSession:
         Args:
             origin: The model before the exact steps: behind a quantizer it is what counts.
         """
-        if not self.material.feeds:
+        if not self.material.feeds or not self._steady:
             return None
         if why := compare.describe_odd_outputs(origin) or compare.describe_memory_lack(
             self._source
@@ -326,7 +326,18 @@ class EditSession:
                 return f"the source does not run on the samples: {error.failure.reason}"
         path = file.save(self.model, self._folder / "under-check.onnx", durable=False)
         try:
-            return compare.find_difference(path, self._reference, self._folder)
+            difference = compare.find_difference(path, self._reference, self._folder)
+            if difference is None or self._reference.job is None:
+                return difference
+            # It may be the model that draws random numbers.
+            kept = compare.drop_random_outputs(self._reference, self._folder)
+            self._steady = kept is not None
+            if kept is None:
+                text = "outputs are not compared: the model does not agree with itself"
+                self._sink(Note(text, warning=True))
+                return None
+            self._reference = kept
+            return compare.find_difference(path, kept, self._folder)
         finally:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.data").unlink(missing_ok=True)

@@ -173,7 +173,7 @@ def model(text: str) -> ir.Model:
         ("wide = Cast<to = 7>(ids) flat = Flatten(wide) y = Gather(t, flat)", {"ids": 40}),
         ("half = Cast<to = 10>(t) y = Gather(half, ids)", {"ids": 40}),
         ("p = Gather(t, ids) q = Gather<axis = 1>(u, ids) y = Concat<axis = 0>(p, q)", {"ids": 7}),
-        ("one = Constant<value_int = 1>() more = Add(ids, one) y = Gather(t, more)", {}),
+        ("one = Constant<value_int = 1>() more = Add(ids, one) y = Gather(t, more)", {"ids": 39}),
         ("y = Cast<to = 1>(ids)", {}),
         ("y = com.microsoft.EmbedLayerNormalization(ids, , t, u, , u, u)", {"ids": 40}),
     ],

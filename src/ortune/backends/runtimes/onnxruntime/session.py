@@ -287,7 +287,9 @@ def _advise_older(text: str) -> str:
     """Return how to get a file that this release reads, where one says that it is too new."""
     opset = re.search(r"domain ai\.onnx is till opset (\d+)", text)
     version = re.search(r"max supported IR version: (\d+)", text)
-    if opset:
+    if "Could not find an implementation for Swish(" in text:  # found in opset 24, not in later
+        step = "lower-opset(to=24)"
+    elif opset:
         step = f"lower-opset(to={opset[1]})"
     elif version and int(version[1]) < NEWEST_IR:
         step = f"ir-version(to={version[1]})"
