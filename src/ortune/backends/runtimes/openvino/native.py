@@ -127,11 +127,11 @@ class CompiledSession(InProcess):
         """
         request, termination = self.request, find_termination()
         # A scalar that must not be written to it cannot share, and does not copy either.
-        given = {n: array if array.ndim else array.copy() for n, array in feeds.items()}
+        inputs = {n: array if array.ndim else array.copy() for n, array in feeds.items()}
         if termination is None:
-            outputs = request.infer(given, share_inputs=True, share_outputs=True)
+            outputs = request.infer(inputs, share_inputs=True, share_outputs=True)
         else:  # what `infer` runs in the caller's thread cannot be cancelled
-            request.start_async(given, share_inputs=True)
+            request.start_async(inputs, share_inputs=True)
             with termination.watch_run(request.cancel):
                 request.wait()
             outputs = request.results
