@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -63,6 +64,13 @@ def map_weights(model: ir.Model, files: Mapping[str, Path]) -> None:
 
     replace_tensors(model, view)
     model.graph.meta[MAPS] = tuple((files[place], data) for place, data in maps.items())
+
+
+def release_pages(model: ir.Model) -> None:
+    """Release the pages of mapped weights that were read; later reads fetch them again."""
+    if sys.platform != "win32":
+        for _, data in model.graph.meta.get(MAPS, ()):
+            data.madvise(mmap.MADV_DONTNEED)
 
 
 def replace_tensors(

@@ -51,6 +51,7 @@ def write_model(model: ir.Model, path: Path, external_above: int, *, durable: bo
             else:
                 resolve_placeholders(proto, {i: (data.name, at) for i, at in enumerate(places)})
                 out.write(proto.SerializeToString())
+    external.release_pages(model)
     return path
 
 

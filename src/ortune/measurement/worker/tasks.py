@@ -400,6 +400,8 @@ def score(
             for at, (scorer, mean) in enumerate(zip(shown, shown_means, strict=True)):
                 score = partial(scorer.records, [reference], [seen], label, [feeds], mean)
                 beside_rows[at] = _append_score(beside_rows[at], score)
+            if truth is not None:
+                truth.release()  # its pages count as memory in use
             yield {name: array for name, array in actual.items() if name not in without}
 
     if save:

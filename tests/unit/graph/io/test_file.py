@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +66,17 @@ def test_weights_are_views_of_the_file(tmp_path: Path) -> None:
     array = held.numpy()
     assert not array.flags.owndata and not array.flags.writeable
     np.testing.assert_array_equal(array, weight)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_saved_model_leaves_no_pages_of_its_source_in_memory(tmp_path: Path) -> None:
+    path, _ = linear(tmp_path, rows=4096)
+    model = file.load(path)
+    assert model.graph.initializers["w"].const_value.numpy().sum()
+    file.save(model, tmp_path / "n.onnx")
+    _, found, after = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
+    assert found, "it is mapped"
+    assert re.search(r"^Rss: +(\d+) kB", after, re.MULTILINE)[1] == "0"
 
 
 def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
