@@ -39,7 +39,7 @@ from benchmarks.tables.features import (
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.fleet import fleet
-from benchmarks.tables.generation import generation, perplexity
+from benchmarks.tables.generation import generation, perplexity, sentences
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
@@ -93,6 +93,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "fleet": ("fleet", fleet),
     "generation": ("generation", generation),
     "perplexity": ("perplexity", perplexity),
+    "sentence encoder": ("sentence_encoder", sentences),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "wrong optimizers": ("wrong_optimizers", wrong_optimizers),

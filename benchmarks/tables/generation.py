@@ -1,4 +1,4 @@
-"""Tables of text generation: how fast decoders write, and what fewer bits cost them."""
+"""Tables of texts: how fast decoders write, what fewer bits cost, a sentence encoder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.tables.markdown import table, where
+from benchmarks.tables.markdown import percent, table, where
 
 _BESIDE = "builder int4, onnxruntime-genai"
 """Row that the others are compared with: the usual way to such a decoder."""
@@ -54,3 +54,32 @@ def perplexity(results: Mapping[str, Any]) -> str:
     cells.insert(1, ["float32, trained", f"{float32:.1f}", ""])
     head = ("decoder", "perplexity", "change, 90 %")
     return f"{table(head, cells)}\n\n{where(results)}"
+
+
+def sentences(results: Mapping[str, Any]) -> str:
+    """Return a row a file of a sentence encoder: what it keeps, and the time of ours over its."""
+    judged, raced = results["judge"], results["race"]
+    cells = []
+    for name, row in judged.items():
+        ratios = [
+            _invert(raced[threads][name]["ratio"]) if name != "ortune" else "1"
+            for threads in raced
+        ]
+        rank = f"{row['spearman']:.3f}"
+        size = f"{results['sizes'][name] / 1e6:.0f}"
+        cells.append([name, percent(row["inside"]), row["verdict"], rank, size, *ratios])
+    found = results["found"]
+    head = ("file", "inputs inside", "budget", "Spearman", "MB", "ours over it", "one thread")
+    samples = next(iter(judged.values()))["samples"]
+    text = (
+        f"ortune: `{found['recipe']}` on `{found['on']}`, in {found['wall_s']} s; on its own "
+        f"samples the budget was {found['verdict']}. Judged on {samples} pairs of articles that "
+        f"it has not seen. Files in one row have the same bytes. Times: 5 fresh processes of "
+        f"each, with 99 % intervals. {where(results)}"
+    )
+    return f"{table(head, cells)}\n\n{text}"
+
+
+def _invert(ratio: Mapping[str, float]) -> str:
+    value, low, high = (1 / ratio[key] for key in ("value", "high", "low"))
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
