@@ -53,10 +53,13 @@ def users(results: Results) -> str:
 
 
 def demos(results: Results) -> str:
-    """Return every demo with what was measured again behind it."""
+    """Return every demo that claims something with what was measured again behind it."""
     rows = []
     for run in results["runs"]:
-        beside = "a busy neighbour" if run["neighbour"] else "nobody"
+        kind = run["neighbour"]
+        if kind == "two on one core" and not run["improved"]:
+            continue
+        beside = kind if kind and kind != "spin" else "a busy neighbour" if kind else "nobody"
         claim = interval(run["speedup"], 2) if run["improved"] else "none"
         ends = run["predicted"] or {}
         predicted = f"{ends['low']:.3f}-{ends['high']:.3f}" if run["improved"] else ""
@@ -64,6 +67,12 @@ def demos(results: Results) -> str:
                      run["again"]])  # fmt: skip
     head = ["beside", "took", "speed-up claimed", "accuracy", "ratio predicted", "measured again"]
     count = f"{results['outside']} of {results['claims']} claims fell outside their range."
+    if shared := results.get("on one core"):
+        count += (
+            f" Of {shared} demos that shared one core with two neighbours "
+            f"{results['claims on one core']} claimed something, "
+            f"{results['claimed too much on one core']} more than is so on that core alone."
+        )
     return f"{where(results)} {count}\n\n{table(head, rows)}"
 
 
