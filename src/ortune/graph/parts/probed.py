@@ -90,8 +90,9 @@ def _list_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield attribute.name, attribute.g
 
 
-SEQUENCES, PASSED_ON = 13, 14
-"""Opsets from which Loop and If take sequences, and Identity does."""
+UNITED, SEQUENCES, PASSED_ON = 11, 13, 14
+"""Opsets from which the branches of an If may differ in rank, from which Loop and If take
+sequences, and from which Identity does."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +223,27 @@ class _Exposer:
                         _add_node(attribute.g, "SequenceEmpty", [], branch_output, dtype=1)
                     )
                 else:
-                    empty = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [0], [])
-                    _add_node(attribute.g, "Constant", [], branch_output, value=empty)
+                    self._add_empty(attribute.g, step.node.input[0], branch_output)
             attribute.g.output.append(_make_value_info(branch_output, listed=bool(carried.seeds)))
         out = self._make_name()
         step.node.output.append(out)
         return _OutboundValue(out, tuple(seeds), carried.stacked)
+
+    def _add_empty(self, branch: onnx.GraphProto, condition: str, output: str) -> None:
+        """Make a tensor without elements; of no known rank where both branches need the same."""
+        empty = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [0], [])
+        if self._opset >= UNITED:
+            _add_node(branch, "Constant", [], output, value=empty)
+            return
+        number, vector, none, shape, zero, one = (self._make_name() for _ in range(6))
+        for name, value in ((none, 0), (one, 1)):
+            whole = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [value])
+            _add_node(branch, "Constant", [], name, value=whole)
+        _add_node(branch, "Constant", [], zero, value=empty)
+        _add_node(branch, "Cast", [condition], number, to=onnx.TensorProto.INT64)
+        _add_node(branch, "Reshape", [number, one], vector)
+        _add_node(branch, "Mul", [vector, none], shape)  # nothing that folds knows it
+        _add_node(branch, "Reshape", [zero, shape], output)
 
     def _through_loop(self, step: Step, carried: _OutboundValue) -> _OutboundValue:
         node, body = step.node, step.body
