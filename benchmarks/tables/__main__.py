@@ -39,7 +39,7 @@ from benchmarks.tables.features import (
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.fleet import fleet
-from benchmarks.tables.generation import generation, perplexity, sentences
+from benchmarks.tables.generation import generation, memory, perplexity, sentences
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
@@ -92,6 +92,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "growth": ("growth", growth),
     "fleet": ("fleet", fleet),
     "generation": ("generation", generation),
+    "memory": ("memory", memory),
     "perplexity": ("perplexity", perplexity),
     "sentence encoder": ("sentence_encoder", sentences),
     "regions": ("regions", regions),

@@ -1,4 +1,4 @@
-"""Tables of texts: how fast decoders write, what fewer bits cost, a sentence encoder."""
+"""Tables of texts: how fast decoders write, what fewer bits cost, a sentence encoder, memory."""
 
 from __future__ import annotations
 
@@ -83,3 +83,22 @@ def sentences(results: Mapping[str, Any]) -> str:
 def _invert(ratio: Mapping[str, float]) -> str:
     value, low, high = (1 / ratio[key] for key in ("value", "high", "low"))
     return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def memory(results: Mapping[str, Any]) -> str:
+    """Return a row a command, in times the file: all processes together, and the largest one."""
+    cells = []
+    for name, row in results["rows"].items():
+        shown = (row["peak"], row["held"], max(one["pss"] for one in row["processes"]))
+        cells.append(
+            [name, f"{row['peak'] / 1e9:.1f}", *(f"{x / row['file']:.2f}" for x in shown)]
+        )
+    head = ("command", "GB at most", "times the file", "of it in no file", "largest process")
+    search = results["rows"]["optimize"]
+    size = search["file"]
+    text = (
+        f"A decoder of {size / 1e9:.1f} GB in float32. `optimize`: `{results['workload']}` on the "
+        f"CPU, {search['texts']} texts, `--time {search['time']}`, in which {search['built']} "
+        f"plan was built. {where(results)}"
+    )
+    return f"{table(head, cells)}\n\n{text}"
