@@ -235,15 +235,15 @@ class _Exposer:
         if self._opset >= UNITED:
             _add_node(branch, "Constant", [], output, value=empty)
             return
-        number, vector, none, shape, zero, one = (self._make_name() for _ in range(6))
-        for name, value in ((none, 0), (one, 1)):
+        number, length, vector, factor, shape, start = (self._make_name() for _ in range(6))
+        for name, value in ((factor, 0), (length, 1)):
             whole = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [value])
             _add_node(branch, "Constant", [], name, value=whole)
-        _add_node(branch, "Constant", [], zero, value=empty)
+        _add_node(branch, "Constant", [], start, value=empty)
         _add_node(branch, "Cast", [condition], number, to=onnx.TensorProto.INT64)
-        _add_node(branch, "Reshape", [number, one], vector)
-        _add_node(branch, "Mul", [vector, none], shape)  # nothing that folds knows it
-        _add_node(branch, "Reshape", [zero, shape], output)
+        _add_node(branch, "Reshape", [number, length], vector)
+        _add_node(branch, "Mul", [vector, factor], shape)  # nothing that folds knows it
+        _add_node(branch, "Reshape", [start, shape], output)
 
     def _through_loop(self, step: Step, carried: _OutboundValue) -> _OutboundValue:
         node, body = step.node, step.body
