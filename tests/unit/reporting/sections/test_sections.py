@@ -192,7 +192,8 @@ def test_an_interrupted_search_claims_less(study: Study) -> None:
     assert f"{once}({pack} --plan {cut.trials[1].key[:8]} --unconfirmed)." in said
     assert not any("No data was given" in text for text in said)
     parts = dict(cut.header.parts) | {"calibration": ()}
-    guessed = replace(cut, header=replace(cut.header, parts=parts))
+    layered = replace(cut.header.facts, ops={"MatMul": 1})
+    guessed = replace(cut, header=replace(cut.header, parts=parts, facts=layered))
     said = [block.text for block in blocks("verdict", guessed) if isinstance(block, Text)]
     assert "Made-up samples: " in said[-2] and "--data SAMPLES" in said[-1]
     ranked = table("ranking", cut).rows
