@@ -118,6 +118,23 @@ def test_texts_are_answered_as_transformers_generates(
     assert (found["tokens"][0] == 3) == rules
 
 
+def write_by_rules(model: Any, features: Any) -> list[int]:
+    """Return greedy tokens behind the likelier language, the task and no time stamps.
+
+    Releases of transformers differ in which of these `generate` takes from a folder's file.
+    """
+    tokens = [model.config.decoder_start_token_id]
+    while len(tokens) <= TOKENS:
+        with torch.no_grad():
+            logits = model(features, decoder_input_ids=torch.tensor([tokens])).logits[0, -1]
+        logits[[50, 51, 52]] = -torch.inf
+        if len(tokens) == 4:
+            logits[[53, 1]] = -torch.inf
+        rest = {2: 32, 3: 34}.get(len(tokens), int(logits.argmax()))
+        tokens.append(30 + int(logits[31] > logits[30]) if len(tokens) == 1 else rest)
+    return tokens[1:]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("rules", [False, True])
 def test_sound_is_answered_as_transformers_generates(rules: bool, tmp_path: Path) -> None:
@@ -141,6 +158,7 @@ def test_sound_is_answered_as_transformers_generates(rules: bool, tmp_path: Path
     signal = soxr.resample(sound.mean(1), 22050, 16000)
     features = extractor(signal, sampling_rate=16000, return_tensors="pt").input_features
     (expected,) = model.generate(features, max_new_tokens=TOKENS, num_beams=1, do_sample=False)
+    right = write_by_rules(model, features) if rules else expected.tolist()
     settings = hub.find_folder(folder)
 
     def read(inputs: Any) -> tuple[Any, Any]:
@@ -151,10 +169,6 @@ def test_sound_is_answered_as_transformers_generates(rules: bool, tmp_path: Path
         return tensors, None
 
     tokens = answer(folder, read)["tokens"]
-    right = expected.tolist()
-    if rules:
-        assert tokens[0] in (30, 31) and tokens[1:3] == [32, 34]
-        tokens = tokens[3:]
     begun = [right[place : place + len(tokens)] for place in range(5)]
     assert tokens in begun and len(tokens) > 3, "with or without the first ones, by its release"
 
