@@ -184,17 +184,21 @@ def _make_index_error(path: Path, error: Exception) -> BadData:
 
 
 def parse_dtype(text: str) -> np.dtype[Any]:
-    """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name."""
+    """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name.
+
+    Raises:
+        TypeError: It is none.
+    """
     try:
         return np.dtype(text)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         kind: Any = None
         with contextlib.suppress(ImportError):  # beside numpy and onnxruntime alone it is missing
             import ml_dtypes
 
             kind = vars(ml_dtypes).get(text)
         if not isinstance(kind, type):
-            raise
+            raise TypeError(f"{text!r} is no dtype") from None
         return np.dtype(kind)
 
 

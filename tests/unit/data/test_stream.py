@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from ortune.bundle.engine.inputs import prepare_checks
 from ortune.core.errors import BadData, OrtuneError
+from ortune.core.facts import TensorSpec
 from ortune.data import stream
 from ortune.data.stream import Stream
 
@@ -45,6 +47,14 @@ def test_ml_dtypes_come_back_by_name(tmp_path: Path, name: str) -> None:
     assert found["x"].dtype == values.dtype
     np.testing.assert_array_equal(found["x"].astype(float), [0, 1, 2, 3])
     assert found["scalar"].shape == ()
+
+
+@pytest.mark.parametrize("text", [",0float32", "(,", "no"])
+def test_what_is_no_dtype_is_one_kind_of_error(text: str) -> None:
+    with pytest.raises(TypeError):
+        stream.parse_dtype(text)
+    (check,) = prepare_checks([TensorSpec("x", text, (2,))]).values()
+    assert check.dtype is None, "the runtime's own check is left"
 
 
 def test_arrays_are_aligned_read_only_views_that_outlive_the_stream(tmp_path: Path) -> None:

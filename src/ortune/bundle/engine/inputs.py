@@ -54,12 +54,16 @@ class InputCheck:
         return True
 
 
+NO_DTYPE = (TypeError, ValueError, SyntaxError)
+"""What NumPy raises of a text that is no dtype, such as ``,0float32``."""
+
+
 def prepare_checks(inputs: Sequence[TensorSpec]) -> dict[str, InputCheck]:
     """Prepare the check of a model's inputs."""
     prepared = {}
     for spec in inputs:
         dtype = None
-        with suppress(TypeError):
+        with suppress(*NO_DTYPE):
             dtype = np.dtype(spec.dtype) if spec.dtype else None
         if dtype is not None and dtype.kind in "OUST":
             dtype = None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.bucketed import Bucketed
 from ortune.bundle.engine.golden import snr_db
+from ortune.bundle.engine.inputs import NO_DTYPE
 from ortune.bundle.engine.manifest import Signature
 from ortune.core.backend import Backend
 from ortune.core.facts import TensorSpec
@@ -238,5 +239,5 @@ def _is_dense(spec: TensorSpec) -> bool:
     """Whether values are numbers in an array: no text, no sequence."""
     try:
         return np.dtype(spec.dtype).kind not in "OUST" if spec.dtype else False
-    except TypeError:
+    except NO_DTYPE:
         return False

@@ -91,7 +91,12 @@ def _plot_runs(bursts: Sequence[Burst], measure: str) -> Iterator[Block]:
         return
     step = -(-len(entries) // (2 * _POINTS))
     rows = [
-        {"run": index, "ms": ms, "kind": _name_wait(waited), "waited": 100 * max(waited, 0.0)}
+        {
+            "run": index,
+            "ms": ms,
+            "kind": _name_wait(waited),
+            "waited": 100 * min(max(0.0, waited), 99.0),
+        }
         for index, (ms, waited) in enumerate(entries)
         if index % step == 0
     ]
@@ -140,4 +145,5 @@ def _plot_runs(bursts: Sequence[Burst], measure: str) -> Iterator[Block]:
 
 
 def _name_wait(waited: float) -> str:
-    return next(name for most, name, _ in _WAITS if waited <= most)
+    """Return the word for a share; what is no number, as in a stranger's run, is most."""
+    return next((name for most, name, _ in _WAITS if waited <= most), _WAITS[-1][1])

@@ -120,12 +120,14 @@ def test_the_curves_hold_the_runs_behind_the_ratio(study: Study, scale: float) -
     assert original[:3] == ("original", "100", "1.495") and winner[1] == "100"
 
 
-def test_runs_that_waited_for_a_cpu_have_another_colour(study: Study) -> None:
+@pytest.mark.parametrize("last", [0.9, math.nan, math.inf])
+def test_runs_that_waited_for_a_cpu_have_another_colour(study: Study, last: float) -> None:
+    """A share that is no number stands in a forged run alone, and counts as the worst."""
     quiet = timed(study, 0.5)
     best = quiet.trials[-1]
     assert best.measurement is not None
     ((turn,),) = (pair.blocks for pair in best.measurement.pairs)
-    waited = replace(turn.baseline, waited=(0.0,) * 60 + (0.1,) * 30 + (0.9,) * 10)
+    waited = replace(turn.baseline, waited=(0.0,) * 60 + (0.1,) * 30 + (last,) * 10)
     measured = replace(best.measurement, pairs=(Pair((replace(turn, baseline=waited),)),))
     busy = replace(quiet, trials=(*quiet.trials[:-1], replace(best, measurement=measured)))
     chart = one(Chart, list(RunsSection().blocks(busy)))
