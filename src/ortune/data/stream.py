@@ -183,6 +183,10 @@ def _make_index_error(path: Path, error: Exception) -> BadData:
     )
 
 
+NO_DTYPE = (TypeError, ValueError, SyntaxError)
+"""What NumPy raises of a text that is no dtype, such as ``,0float32``."""
+
+
 def parse_dtype(text: str) -> np.dtype[Any]:
     """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name.
 
@@ -191,7 +195,7 @@ def parse_dtype(text: str) -> np.dtype[Any]:
     """
     try:
         return np.dtype(text)
-    except (TypeError, ValueError, SyntaxError):
+    except NO_DTYPE:
         kind: Any = None
         with contextlib.suppress(ImportError):  # beside numpy and onnxruntime alone it is missing
             import ml_dtypes

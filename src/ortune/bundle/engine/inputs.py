@@ -20,6 +20,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import stored
 from ortune.core.preprocess import Preprocess
 from ortune.data import images
+from ortune.data.stream import NO_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,6 @@ class InputCheck:
             if shape[axis] != size:
                 return False
         return True
-
-
-NO_DTYPE = (TypeError, ValueError, SyntaxError)
-"""What NumPy raises of a text that is no dtype, such as ``,0float32``."""
 
 
 def prepare_checks(inputs: Sequence[TensorSpec]) -> dict[str, InputCheck]:

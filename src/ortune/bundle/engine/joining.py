@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from ortune.backends.bucketed import Bucketed
 from ortune.bundle.engine.golden import snr_db
-from ortune.bundle.engine.inputs import NO_DTYPE
 from ortune.bundle.engine.manifest import Signature
 from ortune.core.backend import Backend
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.core.termination import RunTerminated
+from ortune.data.stream import NO_DTYPE
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 Answer: TypeAlias = Outputs | Exception
