@@ -29,6 +29,7 @@ from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import instruction_sets
 
 _SIGNED, _UNSIGNED = QuantType.QInt8, QuantType.QUInt8
+TRANSFORMERS = ("bert", "minilm", "gpt2", "gptkv", "queries", "conformer", "vit")
 _NNCF = ("default", "hinted", "8-bit weights")
 
 
@@ -125,8 +126,7 @@ def _nncf(shape: Shape, made: Path, cpu: Backend) -> Iterator[Contestant]:
 
     env = environment("nncf")
     samples = calibration(shape.name, made)
-    transformer = shape.name in ("bert", "minilm", "gpt2", "gptkv")
-    case = Case(shape.name, transformer)
+    case = Case(shape.name, shape.name in TRANSFORMERS)
     for recipe in _NNCF:
         one = make(case, made / "model.onnx", samples, env, recipe)
         yield Contestant(f"nncf {recipe}", one.path(shape.name), cpu, one.error)

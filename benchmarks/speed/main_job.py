@@ -24,7 +24,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,12 @@ def main() -> None:
         if asked.fresh:
             shutil.rmtree(WORK / name, ignore_errors=True)
         began = time.monotonic()
-        more = (SHORT, *[SECOND] * asked.twice) if asked.found else ()
-        found = run(EVERY[name], asked.time, prepare=asked.prepare, more=more)
+        searches = dict.fromkeys(LABELS, asked.time)
+        if asked.found:
+            searches = {LABELS[0]: asked.time, SHORT: "60s"}
+            searches |= {SECOND: asked.time} if asked.twice else {}
+        work = WORK / name
+        found = run(EVERY[name], searches, work, prepare=asked.prepare, found=asked.found)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         if found is not None:
             write(FOUND if asked.found else RESULTS, name, found)
@@ -95,27 +99,35 @@ def write(path: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def run(
-    shape: Shape, limit: str, *, prepare: bool = False, more: Sequence[str] = ()
+    shape: Shape,
+    searches: Mapping[str, str],
+    work: Path,
+    *,
+    threads: int = THREADS,
+    prepare: bool = False,
+    found: bool = False,
 ) -> dict[str, Any] | None:
     """Prepare, search, and race; None when only prepared.
 
     Args:
-        more: Searches besides the first, on all backends: asks how near they come to the best.
+        searches: Label -> time of each search, on all backends but that labelled ``cpu``.
+        threads: Of every session; 0 for as many as the machine has.
+        found: Ask how near the searches come to the best: who keeps the budget races, and the
+            best of the model's table too.
     """
-    work, made = WORK / shape.name, shape.write()
-    entries = contestants(shape, made, FILES / shape.name, THREADS)
+    made = shape.write()
+    entries = contestants(shape, made, FILES / shape.name, threads)
     scores = Kept(work / "scores.jsonl")
     for entry in entries:
         _scored(shape, made, entry, scores)
     if prepare:
         return None
-    labels = LABELS[:1] if more else LABELS
-    found = {}
-    for label in (*labels, *more):
+    told = {}
+    for label, limit in searches.items():
         with to_itself():
-            found[label] = searched(shape, made, label, limit, work)
-    winners = [winner(made, label, about) for label, about in found.items()]
-    if more:
+            told[label] = searched(shape, made, label, limit, work, threads)
+    winners = [winner(made, label, about) for label, about in told.items()]
+    if found:
         winners += _of_table(shape.name, made)
     for one in winners:
         _scored(shape, made, one, scores)
@@ -125,8 +137,8 @@ def run(
         for entry in (*entries, *winners)
     ]
     with to_itself():
-        race_s = FOUND_S if more else RACE_S
-        race = Race(entries[0], made / "data", work, race_s=race_s, within=bool(more))
+        race_s = FOUND_S if found else RACE_S
+        race = Race(entries[0], made / "data", work, race_s=race_s, within=found)
         attempts = race.run([(e, row) for e, row in zip((*entries, *winners), rows, strict=True)])
     return {
         "budget": shape.budget,
@@ -136,7 +148,7 @@ def run(
         "noise": noise.read_current_state(),
         "rows": rows,
         "attempts": attempts,
-        "searches": found,
+        "searches": told,
     }
 
 
@@ -165,7 +177,7 @@ def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
     for budget in dict.fromkeys((shape.budget, shape.cpu_budget)):
         try:
             found = ot.verify(
-                made / "model.onnx", entry.model, **_judged_by(shape, made), budget=budget,
+                made / "model.onnx", entry.model, **_judged_by(shape, made), budget=budget or None,
                 on=str(entry.backend),
             )  # fmt: skip
         except OrtuneError as error:
@@ -182,14 +194,16 @@ def _judged_by(shape: Shape, made: Path) -> dict[str, Any]:
     return {"evaluate": shape.evaluate} if shape.evaluate else {"data": made / "data"}
 
 
-def searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> dict[str, Any]:
+def searched(
+    shape: Shape, made: Path, label: str, limit: str, work: Path, threads: int = THREADS
+) -> dict[str, Any]:
     """Return what a search found, searched now unless it is kept."""
     out = work / label.replace(" ", "-")
     kept = out.with_suffix(".json")
     if not kept.is_file():
         shutil.rmtree(out, ignore_errors=True)
         began = time.monotonic()
-        study = _search(shape, made, label, limit, out)
+        study = _search(shape, made, label, limit, out, threads)
         wall = round(time.monotonic() - began, 1)
         kept.write_text(json.dumps(_summary(study, made / "model.onnx", wall)))
     found: dict[str, Any] = json.loads(kept.read_text())
@@ -197,17 +211,17 @@ def searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> di
     return found
 
 
-def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.Study:
-    cpu = f"cpu(threads={THREADS})"
+def _search(shape: Shape, made: Path, label: str, limit: str, out: Path, threads: int) -> ot.Study:
+    cpu = f"cpu(threads={threads})"
     own = made / "calibration"
     openvino = label != "cpu" and Openvino().missing() is None
     return ot.optimize(
         made / "model.onnx",
         **_judged_by(shape, made),
         calibration=None if shape.evaluate or own.is_symlink() else own,
-        budget=shape.cpu_budget if label == "cpu" else shape.budget,
-        on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
-        time="60s" if label == SHORT else limit,
+        budget=(shape.cpu_budget if label == "cpu" else shape.budget) or None,
+        on=f"{cpu},openvino(threads={threads})" if openvino else cpu,
+        time=limit,
         regions=label != WITHOUT,
         out=out,
     )
