@@ -37,6 +37,7 @@ from benchmarks.speed.budgets import Shape
 from benchmarks.speed.main_job import ROOT, run
 from benchmarks.speed.shapes import write as write_shape
 from ortune.core.atomic_write import open_draft
+from ortune.core.sample import locate_installed_file
 from ortune.measurement.machine.machine import describe_machine, package_versions
 
 RESULTS = result_file("unseen")
@@ -66,6 +67,19 @@ def read_photo(rng: Rng, at: int, height: int, width: int) -> NDArray[np.float32
     view = (views[rng.integers(len(views))].transpose(1, 2, 0) * 127 + 128).clip(0, 255)
     image = Image.fromarray(view.astype(np.uint8)).resize((width, height))
     return np.asarray(image, np.float32) / np.float32(255)
+
+
+def feed_portrait(rng: Rng, _: int) -> Feed:
+    """Return a photograph of a woman, cut, mirrored and lit in another way each time."""
+    path = locate_installed_file("scikit-image", "skimage/data/astronaut.png")
+    photo = np.asarray(Image.open(path, formats=["PNG"]).convert("RGB"))
+    top, left = rng.integers(0, 60), rng.integers(0, 180)
+    side = int(rng.integers(260, 450 - max(top, left // 2)))
+    cut = photo[top : top + side, left : left + side]
+    if rng.random() < 0.5:
+        cut = cut[:, ::-1]
+    light = np.asarray(Image.fromarray(np.ascontiguousarray(cut)).resize((320, 320)), np.float32)
+    return {"images": to_batch((light / np.float32(255)) ** np.float32(rng.uniform(0.6, 1.6)))}
 
 
 def draw_text(rng: Rng, height: int, width: int) -> NDArray[np.float32]:
@@ -142,7 +156,7 @@ PACKAGED = {
     "nudenet": Packaged(
         "nudenet==3.4.2",
         "nudenet/320n.onnx",
-        lambda rng, at: {"images": to_batch(read_photo(rng, at, 320, 320))},
+        feed_portrait,
     ),
     "captcha": Packaged(
         "captcha-whisperer==0.1.0",
