@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ortune.core.facts import TensorSpec
@@ -59,6 +60,17 @@ def check_request(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. "
                 f"Expected {format_dims(spec)}, got {_format_list(array.shape)}"
             )
+
+
+def count_numbers(inputs: Sequence[TensorSpec], max_batch: int) -> int | None:
+    """Return how many numbers a request has at most; None where a text or a dimension is free."""
+    count = 0
+    for spec in inputs:
+        dims = [max_batch, *(spec.shape or ())[1:]] if max_batch else spec.shape
+        if dims is None or not all(isinstance(dim, int) for dim in dims) or spec.dtype == "str":
+            return None
+        count += math.prod(dim for dim in dims if isinstance(dim, int))
+    return count
 
 
 def _check_names(

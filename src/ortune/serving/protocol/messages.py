@@ -352,6 +352,9 @@ _RAW_INPUT = 7 << 3 | 2
 """Key of ``ModelInferRequest.raw_input_contents``."""
 _MOST_FIELDS = 4 * MOST_TENSORS
 """Of one request. An empty one of two bytes makes protobuf allocate a hundred."""
+_MOST_DECLARED, _TYPED = 1 << 20, 4 << 10
+"""Bytes of a request beside the data of its tensors, which are parsed at once; and of an input
+with typed contents that are parsed with them."""
 _FIXED = {1: 8, 5: 4}
 """Wire type -> bytes."""
 
@@ -378,7 +381,7 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview], list[memoryview | N
             continue
         if key == _INPUTS:
             typed = None
-            if stop - start > _SMALL:
+            if stop - start > _TYPED:
                 typed, stripped = _take_contents(body, start, stop)
                 other_fields.append(encode_field_key(_INPUTS >> 3, len(stripped)) + stripped)
             else:
@@ -386,7 +389,10 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview], list[memoryview | N
             contents.append(typed)
         else:
             other_fields.append(view[at:stop])
-    return b"".join(other_fields), raw, contents
+    declared = b"".join(other_fields)
+    if len(declared) > _MOST_DECLARED:
+        raise RequestRefused(f"the request has more than {_MOST_DECLARED} bytes beside its data")
+    return declared, raw, contents
 
 
 def _take_contents(body: bytes, start: int, stop: int) -> tuple[memoryview | None, bytes]:

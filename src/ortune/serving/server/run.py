@@ -46,6 +46,7 @@ def make_limits(request: Serve) -> Limits:
         max_queue=request.max_queue or Limits.max_queue,
         timeout_s=request.timeout,
         max_body=request.max_body or Limits.max_body,
+        fits_models=request.max_body is None,
     )
 
 
@@ -191,12 +192,14 @@ class _OneProcess:
         """Open the front ends; return what ends each of them."""
         listeners, ends = self._listeners, list[End]()
         if listeners.grpc is not None:
+            may_change = self._request.watch or self._request.explicit
             server = GrpcServer(
                 repository,
                 listeners.access,
                 self._journal,
                 listeners.certificate,
                 str(listeners.grpc),
+                None if may_change else repository.bound_message(),
             )
             await server.start()
             ends.append(lambda: server.stop(self._request.drain + _GRACE_S))

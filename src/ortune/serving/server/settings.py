@@ -59,7 +59,8 @@ class Serve(Request):
             4,8.
         max_queue: Most requests of a model that may wait; the next is refused.
         timeout: How long a request may wait and compute, unless it asks for less.
-        max_body: Largest request in bytes, after decompression.
+        max_body: Largest request in bytes, after decompression. Without it no request is larger
+            than the inputs of its model can be, or than 64 MiB.
         executor: Where to serve: local, or the Ray Serve of a cluster: ray or ray://HOST:PORT.
         processes: Processes that share the ports, each with CPUs of its own; replicas on Ray.
         explicit: Let clients load and unload models by name.
@@ -101,7 +102,7 @@ class Serve(Request):
     preferred: Counts = Counts(None)
     max_queue: Annotated[int, Option("N", shown="1024")] = 0
     timeout: Duration = Duration("60s")
-    max_body: ByteSize = ByteSize("64M")
+    max_body: ByteSize = ByteSize(None)
     executor: Annotated[str, Option("WHERE")] = "local"
     processes: Annotated[
         int | None, Option("N", low=1, high=1024, shown="1; on Ray as many as fit")

@@ -224,6 +224,18 @@ def test_other_bytes_are_refused(size: int) -> None:
             messages.deserialize_request(body)
 
 
+@pytest.mark.parametrize("holder", ["inputs", "outputs", "parameters"])
+def test_more_parameters_than_are_parsed_at_once_are_refused(holder: str) -> None:
+    request = messages.find_message_class("ModelInferRequest")()
+    tensors = getattr(request, holder) if holder != "parameters" else None
+    for at in range(40 if tensors is not None else 1):
+        one = request if tensors is None else tensors.add(name=str(at))
+        for number in range(1000 if tensors is not None else 10_000):
+            one.parameters[f"{number:0100}"].bool_param = True
+    with pytest.raises(RequestRefused, match="bytes beside its data"):
+        messages.deserialize_request(request.SerializeToString())
+
+
 def test_a_flood_of_empty_fields_is_refused() -> None:
     with pytest.raises(RequestRefused, match="fields"):
         messages.deserialize_request(b"\x2a\0" * 100_000)

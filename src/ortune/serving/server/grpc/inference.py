@@ -183,8 +183,11 @@ class Inference:
         ending: No call begins any more.
     """
 
-    def __init__(self, repository: Repository, journal: Journal, watch: ConnectionWatch) -> None:
+    def __init__(
+        self, repository: Repository, journal: Journal, watch: ConnectionWatch, max_message: int
+    ) -> None:
         self._repository, self._journal, self._watch = repository, journal, watch
+        self._max_message = max_message
         self._limits, self._memory = repository.limits, repository.memory
         self._reading: set[Task[None]] = set()
         self.ending = False
@@ -296,7 +299,7 @@ class Inference:
             self._memory.reserve_bytes(len(body))
             held_bytes = len(body)
             addressed = messages.deserialize_request(
-                await inflate_message(body, self._limits.max_body)
+                await inflate_message(body, self._max_message)
             )
             model, version = addressed.model, addressed.version
             id = addressed.declared.request.id

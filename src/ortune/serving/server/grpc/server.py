@@ -22,6 +22,7 @@ from ortune.serving.server.grpc.inference import (
     log_refusal,
     receive_message,
 )
+from ortune.serving.server.http.exchange import SETTINGS_BYTES, make_size_refusal
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.peers import CLIENT, PeerLimit, identify_client
@@ -81,10 +82,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         watch: Hears of every message.
     """
 
-    def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        access: Access,
+        journal: Journal,
+        max_message: int | None = None,
+    ) -> None:
         limits = repository.limits
         self.watch = ConnectionWatch(max(limits.max_held // 2, 2 * limits.max_body), journal)
-        self.inference = Inference(repository, journal, self.watch)
+        self.inference = Inference(repository, journal, self.watch, max_message or limits.max_body)
         self._repository, self._access, self._journal = repository, access, journal
         prefix = f"/{messages.SERVICE}"
         most = count_calls(limits)
@@ -178,9 +185,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def answer(requests: Any, context: Any) -> bytes:
             try:
-                body = await inflate_message(
-                    await receive_message(context, self.watch), self._repository.limits.max_body
-                )
+                body = await receive_message(context, self.watch)
+                if len(body) > SETTINGS_BYTES:
+                    raise make_size_refusal(SETTINGS_BYTES)
+                body = await inflate_message(body, SETTINGS_BYTES)
                 try:
                     request = kind.FromString(body)
                 except DecodeError:
@@ -278,6 +286,8 @@ class GrpcServer:
     Args:
         certificate: For TLS; None for clear text.
         address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
+        max_message: Bytes of a message at most, as it comes and inflated; None for the limit of
+            all requests. gRPC refuses a larger one by its head.
 
     Attributes:
         port: It listens there from the beginning on, and answers from `start` on.
@@ -293,13 +303,14 @@ class GrpcServer:
         journal: Journal,
         certificate: Certificate | None,
         address: str,
+        max_message: int | None = None,
     ) -> None:
-        limits = repository.limits
-        self._service = Service(repository, access, journal)
+        max_message = max_message or repository.limits.max_body
+        self._service = Service(repository, access, journal, max_message)
         self._inner = grpc.aio.server(
             handlers=(self._service,),
             options=[
-                ("grpc.max_receive_message_length", min(limits.max_body, _INT)),
+                ("grpc.max_receive_message_length", min(max_message, _INT)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.per_message_decompression", 0),  # see inflated
                 ("grpc.so_reuseport", 1),

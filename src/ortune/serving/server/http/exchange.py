@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
-from ortune.serving.server.repository.served import MemoryBudget
+from ortune.serving.server.repository.memory import MemoryBudget
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -128,6 +128,8 @@ def error_reply(status: int, text: str, *headers: Header) -> Reply:
 
 
 _ENCODINGS = ("gzip", "deflate")
+SETTINGS_BYTES = 1 << 20
+"""Of what asks no model: the event loop itself parses it."""
 _STEP = 1 << 18
 """Bytes that are inflated before others have their turn: less than 1 ms."""
 _PARTS_A_TURN = 8
@@ -204,12 +206,15 @@ class Bodies:
     def __init__(self, cap: int, memory: MemoryBudget) -> None:
         self._cap, self.memory = cap, memory
 
-    async def read_body(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
+    async def read_body(
+        self, exchange: Exchange, head: int = 0, cap: int | None = None
+    ) -> bytes | memoryview:
         """Return the body of a request, inflated; it counts as held until it is released.
 
         Args:
             head: Bytes behind which its tensors begin: a body that comes in several parts is laid
                 so that their numbers can be read in place.
+            cap: Bytes that this one may have, where these are fewer.
 
         Raises:
             RequestRefused: It is too large, or cannot be inflated, or too much is held.
@@ -222,8 +227,9 @@ class Bodies:
         elif encoding not in ("", "identity"):
             accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
             raise HttpError(415, "Unsupported compression type", accepted)
+        cap = min(self._cap, cap or self._cap)
         length = int(exchange.read_header(b"content-length") or 0)
-        self._require_fitting_size(length)
+        _require_fitting_size(length, cap)
         is_known = inflater is None and b"transfer-encoding" not in exchange.headers
         body = _Body(head, length if is_known else 0)
         try:
@@ -234,11 +240,11 @@ class Bodies:
                 exchange.pending = message.get("more_body", False)
                 part: bytes = message.get("body", b"")
                 exchange.received += len(part)
-                self._require_fitting_size(exchange.received)
+                _require_fitting_size(exchange.received, cap)
                 if inflater is None:
-                    self._append_part(body, part)
+                    self._append_part(body, part, cap)
                 else:
-                    await self._inflate_part(body, inflater, part)
+                    await self._inflate_part(body, inflater, part, cap)
             if inflater is not None and not inflater.eof:
                 raise _make_inflation_error("it ends too early")
             return await body.join()
@@ -246,14 +252,14 @@ class Bodies:
             self.memory.release_bytes(body.size)
             raise
 
-    async def _inflate_part(self, body: _Body, inflater: Any, part: bytes) -> None:
+    async def _inflate_part(self, body: _Body, inflater: Any, part: bytes, cap: int) -> None:
         """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
         while True:
             try:
                 chunk = inflater.decompress(part, _STEP)
             except zlib.error as error:
                 raise _make_inflation_error(str(error)) from None
-            self._append_part(body, chunk)
+            self._append_part(body, chunk, cap)
             if inflater.unused_data:
                 raise _make_inflation_error("something is behind its end")
             if len(chunk) < _STEP:
@@ -261,18 +267,24 @@ class Bodies:
             part = inflater.unconsumed_tail
             await asyncio.sleep(0)
 
-    def _append_part(self, body: _Body, part: bytes) -> None:
+    def _append_part(self, body: _Body, part: bytes, cap: int) -> None:
         body.append(part)
         self.memory.hold_part(len(part), self._cap)
-        self._require_fitting_size(body.size)
+        _require_fitting_size(body.size, cap)
 
-    def _require_fitting_size(self, size: int) -> None:
-        if size > self._cap:
-            raise RequestRefused(
-                f"the request is larger than {self._cap} bytes",
-                RefusalKind.TOO_LARGE,
-                "send less at once, or serve with a larger --max-body",
-            )
+
+def _require_fitting_size(size: int, most: int) -> None:
+    if size > most:
+        raise make_size_refusal(most)
+
+
+def make_size_refusal(most: int) -> RequestRefused:
+    """Return what refuses a request of more bytes than it may have."""
+    return RequestRefused(
+        f"the request is larger than {most} bytes",
+        RefusalKind.TOO_LARGE,
+        "send no more than the model takes, or serve with a larger --max-body",
+    )
 
 
 def _make_inflation_error(why: str) -> RequestRefused:
@@ -333,6 +345,8 @@ class ClientWatch:
 
 _PIECE = 1 << 18
 """Bytes of an answer that are handed over at once."""
+_PAUSE_S = 0.01
+"""Seconds between parts, of 256 kB at most, of a body that is read for nothing."""
 
 
 async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
@@ -362,6 +376,6 @@ async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
                     while (await exchange.receive()).get("more_body", False):
-                        pass
+                        await asyncio.sleep(_PAUSE_S)
         last = b""
     await send({"type": "http.response.body", "body": last, "more_body": False})

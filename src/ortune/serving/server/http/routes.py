@@ -17,6 +17,7 @@ from ortune.serving.protocol.inference import SMALL_BYTES, InferRequest
 from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http.exchange import (
     BINARY,
+    SETTINGS_BYTES,
     Bodies,
     Exchange,
     HttpError,
@@ -122,11 +123,14 @@ class Routes:
         exchange.version = served.version
         length = exchange.headers.get(_LENGTH)
         head = None if length is None else http_body.parse_header_length(length.decode("latin-1"))
-        body = await self._bodies.read_body(exchange, head or 0)
+        kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
+        is_picture = kind in PICTURES
+        fits = not is_picture or served.call.pictures is None
+        cap = served.bound_body(head) if fits else None
+        body = await self._bodies.read_body(exchange, head or 0, cap)
         held_bytes = len(body)
         try:
-            kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
-            if kind in PICTURES:
+            if is_picture:
                 exchange.rows, request = 1, InferRequest({})
                 response = await served.infer_picture(bytes(body), exchange.id)
             else:
@@ -200,7 +204,7 @@ class Routes:
 
     async def _read_json_body(self, exchange: Exchange) -> dict[str, Any]:
         """Return the JSON of a request that may have none."""
-        body = await self._bodies.read_body(exchange)
+        body = await self._bodies.read_body(exchange, cap=SETTINGS_BYTES)
         self._bodies.memory.release_bytes(len(body))
         try:
             content = orjson.loads(body) if body else {}

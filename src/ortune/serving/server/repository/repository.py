@@ -17,11 +17,11 @@ from ortune.core.termination import Termination
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository import sources
 from ortune.serving.server.repository.counters import Counters
+from ortune.serving.server.repository.memory import MemoryBudget
 from ortune.serving.server.repository.served import (
     NOT_READY,
     Decoder,
     Limits,
-    MemoryBudget,
     ServedModel,
     ServerContext,
     Timeouts,
@@ -203,6 +203,11 @@ class Repository:
     def list_models(self) -> list[ServedModel]:
         """Return all that is served, by name and version."""
         return [served for versions in self._versions.values() for served in versions.values()]
+
+    def bound_message(self) -> int:
+        """Return how many bytes a request of any model may have, with tensors that are no JSON."""
+        bounds = [served.bound_body() for served in self.list_models()]
+        return max(bounds, default=self.limits.max_body)
 
     def list_statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return the statistics of one version, of all versions of a model, or of all models.

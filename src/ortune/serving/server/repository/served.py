@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,7 +21,7 @@ from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.serving.protocol import metadata
-from ortune.serving.protocol.check import check_request
+from ortune.serving.protocol.check import check_request, count_numbers
 from ortune.serving.protocol.datatypes import (
     RAW_ONLY,
     classify,
@@ -40,86 +38,11 @@ from ortune.serving.protocol.inference import (
     OutputRequest,
 )
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
-from ortune.serving.server.peers import CLIENT
 from ortune.serving.server.repository.counters import Counters
+from ortune.serving.server.repository.memory import FULL, MemoryBudget, count_held_bytes
 
 NOT_READY = "Server not ready"
-FULL = "Exceeds maximum queue size"
 LATE = "Request timeout expired"
-
-
-class MemoryBudget:
-    """Memory for the data of requests, and for answers until their clients have taken them.
-
-    Half of it is the most for one client (`CLIENT`), so that who takes no answers fills it for
-    nobody else.
-
-    Attributes:
-        max_bytes: Bytes.
-        used_bytes: Of them.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.used_bytes = max_bytes, 0
-        self._of_clients = Counter[str]()
-
-    def reserve_bytes(self, size: int) -> None:
-        """Hold so many bytes.
-
-        Raises:
-            RequestRefused: There is no room for them beside others.
-        """
-        client = CLIENT.get()
-        if self.used_bytes and self.used_bytes + size > self.max_bytes:
-            raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
-        client_bytes = self._of_clients[client] if client else 0
-        if client_bytes and client_bytes + size > self.max_bytes // 2:
-            raise RequestRefused(
-                "this client has too much under way",
-                RefusalKind.UNAVAILABLE,
-                "take the answers before more is asked",
-            )
-        self._hold_bytes(size)
-
-    def hold_part(self, size: int, alone: int) -> None:
-        """Hold a part of a body, which is here already; the whole of one may take `alone` bytes.
-
-        Raises:
-            RequestRefused: There is no room for it; it is held all the same.
-        """
-        self._hold_bytes(size)
-        client = CLIENT.get()
-        client_bytes = self._of_clients[client] if client else 0
-        if self.used_bytes > max(alone, self.max_bytes) or client_bytes > max(
-            alone, self.max_bytes // 2
-        ):
-            raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
-
-    def release_bytes(self, size: int) -> None:
-        """Hold so many bytes less, of the same client."""
-        self._hold_bytes(-size)
-        client = CLIENT.get()
-        if not self._of_clients[client]:
-            del self._of_clients[client]
-
-    def _hold_bytes(self, size: int) -> None:
-        self.used_bytes += size
-        self._of_clients[CLIENT.get()] += size
-
-
-_TEXT_BYTES = 41
-"""What a `bytes` object takes beside its content: its head, and the pointer to it."""
-_COUNTED = 1 << 16
-"""Texts of a tensor whose lengths are counted; of more, which take longer, their heads alone."""
-
-
-def count_held_bytes(array: NDArray[Any]) -> int:
-    """Return what a tensor takes in memory, about that for texts."""
-    if array.dtype.kind != "O":
-        return array.nbytes
-    texts = array.ravel().tolist() if array.size <= _COUNTED else ()
-    return array.size * _TEXT_BYTES + sum(map(len, texts))
-
 
 T = TypeVar("T")
 
@@ -275,6 +198,7 @@ class Limits:
         timeout_s: Seconds after which a request that names no time-out of its own is given up; 0
             for none.
         max_body: Bytes of a request at most, also when they are unpacked.
+        fits_models: A request may have no more than the inputs of its model can take either.
         max_held: Bytes of all requests and answers, until these are sent, at most; one alone may
             have more.
     """
@@ -282,6 +206,7 @@ class Limits:
     max_queue: int = 1024
     timeout_s: float = 60.0
     max_body: int = 64 << 20
+    fits_models: bool = False
     max_held: int = 1 << 30
 
 
@@ -303,19 +228,11 @@ class TimedResponse(InferResponse):
     held_bytes: int = 0
 
 
-_NUMBER_CHARS = 64
-"""Characters of a number in JSON at most, with its place in a list that is set out by lines."""
-
-
-def _bound_json_bytes(inputs: Sequence[TensorSpec], max_batch: int) -> int | None:
-    """Return what the JSON of a request may take; None where a text or a dimension is free."""
-    count = 0
-    for spec in inputs:
-        dims = [max_batch, *(spec.shape or ())[1:]] if max_batch else spec.shape
-        if dims is None or not all(isinstance(dim, int) for dim in dims) or spec.dtype == "str":
-            return None
-        count += math.prod(dim for dim in dims if isinstance(dim, int))
-    return SMALL_BYTES + _NUMBER_CHARS * count
+_NUMBER_CHARS, _NUMBER_BYTES = 64, 16
+"""Of a number at most: in JSON, with its place in a list that is set out by lines; in any other
+form, the widest of which is protobuf's of typed contents."""
+_BESIDE_NUMBERS = 1 << 20
+"""Bytes of a request beside its numbers: names, parameters, what is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +296,7 @@ class ServedModel:
             for specs in (self.inputs, self.outputs)
         )  # one free dimension where the rank is not known
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
-        self._most_json_bytes = _bound_json_bytes(self.inputs, self.max_batch)
+        self._most_numbers = count_numbers(self.inputs, self.max_batch)
         self.running = 0
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
@@ -407,13 +324,30 @@ class ServedModel:
         Raises:
             RequestRefused: It is.
         """
-        if self._most_json_bytes is not None and size > self._most_json_bytes:
+        if self._most_numbers is None:
+            return
+        most = SMALL_BYTES + _NUMBER_CHARS * self._most_numbers
+        if size > most:
             raise RequestRefused(
                 f"{size} bytes of JSON are more than any inputs of model '{self.name}' take: "
-                f"{self._most_json_bytes}",
+                f"{most}",
                 RefusalKind.TOO_LARGE,
                 "send as many rows and elements as the model takes",
             )
+
+    def bound_body(self, json_bytes: int | None = 0) -> int:
+        """Return how many bytes a request may have, whatever it says of itself.
+
+        Args:
+            json_bytes: Those of its JSON, before tensors in binary; None where it is all JSON.
+        """
+        limits = self._context.limits
+        if self._most_numbers is None or not limits.fits_models:
+            return limits.max_body
+        as_json = _NUMBER_CHARS * self._most_numbers
+        numbers = as_json if json_bytes is None else _NUMBER_BYTES * self._most_numbers
+        head = min(json_bytes or 0, SMALL_BYTES + as_json)
+        return min(limits.max_body, _BESIDE_NUMBERS + head + numbers)
 
     def _check_request(self, request: InferRequest) -> None:
         check_request(

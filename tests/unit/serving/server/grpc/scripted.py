@@ -18,7 +18,8 @@ from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.repository.served import Limits, MemoryBudget, TimedResponse
+from ortune.serving.server.repository.memory import MemoryBudget
+from ortune.serving.server.repository.served import Limits, TimedResponse
 
 T = TypeVar("T")
 

@@ -391,7 +391,7 @@ async def test_when_the_server_ends_a_stream_is_answered_as_far_as_it_was_read()
 async def test_a_stream_that_begins_while_the_server_ends_is_told_so(begun: bool) -> None:
     """Its handler was chosen before, and runs after; or it runs, and reads nothing yet."""
     journal = Journal(io.StringIO())
-    inference = Inference(Models(), journal, ConnectionWatch(1, journal))
+    inference = Inference(Models(), journal, ConnectionWatch(1, journal), 1)
     call = Silent()
     if not begun:
         inference.end_streams()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -197,6 +198,17 @@ async def test_a_call_without_the_token_is_refused(header: str | None) -> None:
         assert await channel.unary_unary(path("ModelInfer"))(body(), metadata=allowed)
     assert TOKEN not in str(seen.requests)
     assert {one.status for one in seen.requests} == {"UNAUTHENTICATED", "OK"}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_what_asks_no_model_is_small(packed: bool) -> None:
+    """The loop itself parses it."""
+    sent = b"\x0a\x80\x80\x80\x01" + bytes(1 << 21)
+    async with connected() as (_, channel):
+        for method in ("LogSettings", "ModelMetadata", "RepositoryModelLoad"):
+            given = gzip.compress(sent) if packed else sent
+            status, text = await refusal(channel.unary_unary(path(method))(given, timeout=10))
+            assert status == "RESOURCE_EXHAUSTED" and "larger than 1048576 bytes" in text
 
 
 async def test_the_health_check_of_grpc_itself() -> None:

@@ -342,6 +342,34 @@ async def test_too_large_in_every_way(tmp_path: Path) -> None:
         assert (await ask("POST", URL, gzip.compress(exact), packed)).status == 200
 
 
+async def test_a_request_fits_its_model(tmp_path: Path) -> None:
+    """It is refused by its length alone, unless its model takes texts or what it says is given."""
+    binary = {"Inference-Header-Content-Length": "80"}
+    models = ("toy", "words", "eye")
+    async with client(tmp_path, *models, fits_models=True) as ask:
+        for headers in ({}, binary, {"Content-Encoding": "gzip"}, {"Content-Type": "image/png"}):
+            found = await ask("POST", URL, b"", headers, length=60 << 20)
+            assert found.status == 413 and found.error.startswith("the request is larger than 1")
+        assert (await ask("POST", URL, request({"x": X})[0].ljust(1 << 20))).status == 413
+        assert (await ask("POST", URL, request({"x": X})[0].ljust(60_000))).status == 200
+        text = b" " * (2 << 20)
+        assert "JSON" in (await ask("POST", "/v2/models/words/infer", text)).error
+        picture = {"Content-Type": "image/png"}
+        found = await ask("POST", "/v2/models/eye/infer", text, picture)
+        assert "no JPEG or PNG" in found.error, "a picture of any size becomes the input"
+    async with client(tmp_path) as ask:
+        found = await ask("POST", URL, bytes(2 << 20), binary)
+        assert found.status == 400
+
+
+async def test_what_asks_no_model_is_small(tmp_path: Path) -> None:
+    """The loop itself parses it."""
+    async with client(tmp_path) as ask:
+        for path in ("/v2/repository/index", "/v2/trace/setting", "/v2/logging"):
+            found = await ask("POST", path, b"[" * ((1 << 20) + 1))
+            assert found.status == 413 and found.error.startswith("the request is larger")
+
+
 async def test_a_bomb_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
     """A gigabyte in a megabyte: refused before more than the cap of it was made."""
     inflater = zlib.compressobj(9, wbits=31)

@@ -21,6 +21,7 @@ from tests.unit.bundle.engine.scripted import Doubling
 from tests.unit.serving.server.repository import toys
 from tests.unit.serving.server.repository.toys import (
     TEXTS,
+    TIMES,
     asks,
     behind,
     holding,
@@ -462,6 +463,33 @@ def test_json_larger_than_a_model_can_take_is_refused_by_its_length(tmp_path: Pa
         model.check_json_size(60_000)
         with pytest.raises(RequestRefused, match="10000000 bytes of JSON are more than any"):
             model.check_json_size(10_000_000)
+        await repository.drain(5)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("text", "fits", "json_bytes", "most"),
+    [
+        (TIMES, True, 0, (1 << 20) + 16 * 32),  # 8 rows of 4 numbers
+        (TIMES, True, 100, (1 << 20) + 100 + 16 * 32),
+        (TIMES, True, None, (1 << 20) + 64 * 32),
+        (TIMES, True, 1 << 40, (1 << 20) + (1 << 16) + 64 * 32 + 16 * 32),
+        (TIMES, False, 0, 64 << 20),
+        (TEXTS, True, 0, 64 << 20),
+        (TIMES.replace("[N,4] x", "[4,9999999] x"), True, 0, 64 << 20),
+        (TIMES.replace("[N,4] x", "[N,M] x"), True, None, 64 << 20),
+    ],
+)
+def test_a_request_is_no_larger_than_the_inputs_of_its_model(
+    tmp_path: Path, text: str, fits: bool, json_bytes: int | None, most: int
+) -> None:
+    async def run() -> None:
+        repository = one(write(tmp_path / "toy.onnx", text=text), limits=Limits(fits_models=fits))
+        await repository.start()
+        assert repository.find_model("toy").bound_body(json_bytes) == most
+        if not json_bytes:
+            assert repository.bound_message() == repository.find_model("toy").bound_body()
         await repository.drain(5)
 
     asyncio.run(run())
