@@ -2,6 +2,10 @@
 
 gRPC's core reads what has no window of flow control, such as headers that go on for ever, as fast
 as it comes, into buffers that grow with what came without a pause; no option of it bounds them.
+And it ends no call whose answer waits for its client: not when its task is cancelled, and not by
+an abort, which waits behind the answer.
+
+Thousands of connections are looked through in a thread: it takes long.
 """
 
 from __future__ import annotations
@@ -14,14 +18,17 @@ import stat
 import struct
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote
 
 import psutil
 
+from ortune.serving.server.http.exchange import PERIOD_S, RATE
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.peers import identify_client
 
@@ -33,8 +40,8 @@ GROWTH_BYTES = 64 << 20
 """Bytes by which the process grows before anything is looked at."""
 _WITH_MESSAGE = 64 << 10
 """Bytes that come with a message: its call's headers, frames, and what keeps the link alive."""
-_RECEIVED = struct.Struct("128xQ")
-"""TCP_INFO of Linux: tcpi_bytes_received stands behind 128 bytes."""
+_TCP_INFO = struct.Struct("120xQQ")
+"""TCP_INFO of Linux: tcpi_bytes_acked and tcpi_bytes_received stand behind 120 bytes."""
 
 
 def split_peer(peer: str) -> Peer:
@@ -55,15 +62,6 @@ def _iterate_connections() -> Iterator[tuple[socket.socket, Peer]]:
                     host, port, *_ = connection.getpeername()
                     host = host.removeprefix("::ffff:")  # version 4 in 6
                     yield connection, (host, str(port))
-
-
-def cut_connection(peer: str) -> None:
-    """Shut down this process's connection to a peer; nothing where there is none any more.
-
-    grpcio ends no call whose answer waits for its client: not when its task is cancelled, and not
-    by an abort, which waits behind the answer.
-    """
-    _cut_peers({split_peer(peer)})
 
 
 def _cut_peers(peers: Collection[Peer]) -> None:
@@ -88,7 +86,6 @@ class ConnectionWatch:
         self._messages = Counter[str]()
         self._received: dict[Peer, int] = {}
         self._beside: dict[Peer, int] = {}
-        self._cut = False
 
     def count_message(self, peer: str, size: int) -> None:
         """Take note of a message of so many bytes."""
@@ -104,21 +101,28 @@ class ConnectionWatch:
             usual = min(usual, now)
             if now < usual + GROWTH_BYTES:
                 self._received, self._beside = {}, {}
-            elif not self._cut_senders(port):
-                usual = now  # it grows for another reason
-            self._messages.clear()
-            if self._cut:
-                await asyncio.sleep(LOOK_S)  # by then gRPC has given up what it had read
-                await asyncio.to_thread(_return_free_memory)
-                self._cut = False
+                self._messages.clear()
+            else:
+                messages = {split_peer(peer): size for peer, size in self._messages.items()}
+                self._messages.clear()
+                before = self._received
+                senders = await asyncio.to_thread(self._cut_senders, port, messages)
+                if before and not self._beside:
+                    usual = now  # it grows for another reason
+                if senders:
+                    names = ", ".join(sorted({host for host, _ in senders}))
+                    self._journal.log_event(
+                        "warning", f"{names} is disconnected: it sent endless headers"
+                    )
+                    await asyncio.sleep(LOOK_S)  # by then gRPC has given up what it had read
+                    await asyncio.to_thread(_return_free_memory)
 
-    def _cut_senders(self, port: int) -> bool:
-        """Cut off who sent too much; return whether anybody may be at it."""
+    def _cut_senders(self, port: int, messages: Mapping[Peer, int]) -> Collection[Peer]:
+        """Cut off who sent too much beside messages of so many bytes; return them."""
         before, received = self._received, dict[Peer, int]()
-        messages = {split_peer(peer): size for peer, size in self._messages.items()}
         for connection, peer in _iterate_connections():
             if connection.getsockname()[1] == port:
-                received[peer] = _count_received(connection)
+                received[peer] = _count_bytes(connection)[1]
         beside = {
             peer: self._beside.get(peer, 0) + size - before.get(peer, size) - messages.get(peer, 0)
             for peer, size in received.items()
@@ -134,21 +138,85 @@ class ConnectionWatch:
             if clients[client] > self._max_bytes:
                 clients[client] -= size
                 senders.add(peer)
-        if senders:
-            self._cut = True
-            _cut_peers(senders)
-            names = ", ".join(sorted({host for host, _ in senders}))
-            self._journal.log_event("warning", f"{names} is disconnected: it sent endless headers")
-        return not before or bool(self._beside)
+        _cut_peers(senders)
+        return senders
 
 
-def _count_received(connection: socket.socket) -> int:
-    """Return the bytes that it has received since it was opened; 0 where the system tells none."""
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """One that its client has not taken yet, of so many bytes."""
+
+    peer: Peer
+    size: int
+    since: float
+
+
+class AnswerWatch:
+    """Cuts a client off that takes its answers too slowly: less than `RATE` in `PERIOD_S`.
+
+    Where the system does not count what a client takes, an answer as a whole has its time.
+
+    Args:
+        journal: Hears of who is cut off.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._untaken = set[_Answer]()
+
+    def begin(self, peer: str, size: int) -> Callable[[], None]:
+        """Expect that an answer is taken; return what is called when it is, or never will be."""
+        answer = _Answer(split_peer(peer), size, asyncio.get_running_loop().time())
+        self._untaken.add(answer)
+        return partial(self._untaken.discard, answer)
+
+    @contextmanager
+    def expect_taken(self, peer: str, size: int) -> Iterator[None]:
+        """Expect that an answer is taken within the block."""
+        end = self.begin(peer, size)
+        try:
+            yield
+        finally:
+            end()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        loop, before, looked = asyncio.get_running_loop(), dict[Peer, int](), 0.0
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            now = loop.time()
+            waiting = [one for one in self._untaken if now - one.since >= PERIOD_S]
+            late = {one.peer for one in waiting if now - one.since > PERIOD_S + one.size / RATE}
+            peers = {one.peer for one in waiting}
+            taken = await asyncio.to_thread(_count_taken, peers) if peers else {}
+            late |= {
+                peer
+                for peer, size in taken.items()
+                if peer in before and size - before[peer] < RATE * (now - looked)
+            }
+            before, looked = taken, now
+            if late:
+                await asyncio.to_thread(_cut_peers, late)
+                names = ", ".join(sorted({host for host, _ in late}))
+                self._journal.log_event(
+                    "warning", f"{names} is disconnected: it did not read its answers"
+                )
+
+
+def _count_taken(peers: Collection[Peer]) -> dict[Peer, int]:
+    """Return the bytes that each has taken since it connected, where the system counts them."""
+    counted = {peer: _count_bytes(connection)[0] for connection, peer in _iterate_connections()}
+    return {peer: size for peer, size in counted.items() if size and peer in peers}
+
+
+def _count_bytes(connection: socket.socket) -> tuple[int, int]:
+    """Return the bytes that its peer has taken and sent; zeros where the system tells none."""
     if sys.platform == "linux":
         with suppress(OSError, struct.error):
-            tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-            return int(_RECEIVED.unpack(tcp_info)[0])
-    return 0
+            tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            taken, sent = _TCP_INFO.unpack(tcp_info)
+            return int(taken), int(sent)
+    return 0, 0
 
 
 def _return_free_memory() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from asyncio import CancelledError, Queue, Semaphore, Task
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
@@ -16,9 +14,9 @@ import grpc
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
-from ortune.serving.server.grpc.connections import ConnectionWatch, cut_connection
-from ortune.serving.server.http.exchange import PERIOD_S, RATE
+from ortune.serving.server.grpc.connections import AnswerWatch, ConnectionWatch
 from ortune.serving.server.logs import Journal, LoggedRequest
+from ortune.serving.server.repository.memory import AnswerRoom
 from ortune.serving.server.repository.repository import Repository
 
 RECEIVE_S = 60.0
@@ -126,27 +124,8 @@ async def log_refusal(journal: Journal, context: Any, error: RequestRefused) -> 
     await abort_call(context, error)
 
 
-def start_watch(peer: str, size: int) -> asyncio.TimerHandle:
-    """Cut a peer off unless the handle is cancelled by the time that an answer may take.
-
-    Args:
-        peer: As gRPC spells it: ``ipv4:127.0.0.1:50123``.
-        size: Bytes of the answer.
-    """
-    seconds = PERIOD_S + size / RATE
-    return asyncio.get_running_loop().call_later(seconds, cut_connection, peer)
-
-
-@contextmanager
-def cut_if_slow(peer: str, size: int) -> Iterator[None]:
-    """Cut a peer off that has not taken an answer when the time for it is over."""
-    timer = start_watch(peer, size)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
+ROOM_BYTES = 32 << 20
+"""Of answers that a connection has not taken; further ones wait, and then so do its requests."""
 IN_FLIGHT = 128
 """Requests of one stream that wait or are computed at the same time; further ones are not read."""
 _MOST_NAME = 128
@@ -161,16 +140,17 @@ class _Reply:
     """What a request got: a serialized answer, or a refusal; with its id to echo.
 
     Attributes:
-        held_bytes: What it holds of the server's memory until it is sent.
+        size: Bytes of its outputs, which it holds twice until it is sent.
     """
 
     id: str
     answer: bytes | RequestRefused
-    held_bytes: int = 0
+    size: int = 0
 
 
-_Replies: TypeAlias = "Queue[Task[_Reply] | None]"
-"""Replies in the order of their requests; None behind the last."""
+_Replies: TypeAlias = "Queue[tuple[Task[_Reply], asyncio.Event] | None]"
+"""Replies in the order of their requests, with what says that they are the next to be sent; None
+behind the last."""
 
 
 class Inference:
@@ -180,6 +160,7 @@ class Inference:
     for leaves the model's queue.
 
     Attributes:
+        answers: Watches how they are taken.
         ending: No call begins any more.
     """
 
@@ -188,6 +169,7 @@ class Inference:
     ) -> None:
         self._repository, self._journal, self._watch = repository, journal, watch
         self._max_message = max_message
+        self._room, self.answers = AnswerRoom(ROOM_BYTES), AnswerWatch(journal)
         self._limits, self._memory = repository.limits, repository.memory
         self._reading: set[Task[None]] = set()
         self.ending = False
@@ -196,18 +178,21 @@ class Inference:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
         call = read_caller(context)
         try:
-            answering = self._answer_request(await receive_message(context, self._watch), call)
+            body = await receive_message(context, self._watch)
+            answering = self._answer_request(body, call, context.peer())
+            del body
         except RequestRefused as error:
             await log_refusal(self._journal, context, error)
         answer = (reply := await answering).answer
         if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
-        slow, held_bytes = start_watch(context.peer(), len(answer)), reply.held_bytes
-        call_context = copy_context()
+        taken, call_context = self.answers.begin(context.peer(), len(answer)), copy_context()
+        size, peer = reply.size, context.peer()
+        del reply
 
         def end(_: Any) -> None:  # the client has it, or is gone
-            slow.cancel()
-            call_context.run(self._memory.release_bytes, held_bytes)
+            taken()
+            call_context.run(self._release_answer, peer, size)
 
         context.add_done_callback(end)
         return answer
@@ -218,24 +203,27 @@ class Inference:
             await abort_call(context, ENDING)
         call = read_caller(context)
         replies: _Replies = Queue()
-        reply: Task[_Reply] | None = None
+        asked: tuple[Task[_Reply], asyncio.Event] | None = None
+        peer = context.peer()
         room = Semaphore(IN_FLIGHT)
         reading = asyncio.create_task(self._read_requests(context, call, replies, room))
         reading.add_done_callback(lambda _: replies.put_nowait(None))
         self._reading.add(reading)
         try:
-            while (reply := await replies.get()) is not None:
-                answer = (replied := await reply).answer
+            while (asked := await replies.get()) is not None:
+                answering, turn = asked
+                turn.set()
+                answer = (reply := await answering).answer
                 if not isinstance(answer, RequestRefused):
-                    with cut_if_slow(context.peer(), len(answer)):
+                    with self.answers.expect_taken(peer, len(answer)):
                         await context.write(answer)
-                    self._memory.release_bytes(replied.held_bytes)
-                    reply = None
+                    self._release_answer(peer, reply.size)
+                    asked = None
                 elif call.ends_on_error:
                     await abort_call(context, answer)
                 else:
                     failed = messages.find_message_class("ModelStreamInferResponse")(
-                        error_message=answer.text, infer_response={"id": replied.id}
+                        error_message=answer.text, infer_response={"id": reply.id}
                     )
                     await context.write(failed.SerializeToString())
                 room.release()
@@ -243,10 +231,10 @@ class Inference:
         finally:
             self._reading.discard(reading)
             reading.cancel()
-            while reply is not None or not replies.empty():
-                task, reply = reply or replies.get_nowait(), None
-                if task is not None and not task.cancel() and not task.cancelled():
-                    self._memory.release_bytes(task.result().held_bytes)
+            while asked is not None or not replies.empty():
+                left, asked = asked or replies.get_nowait(), None
+                if left is not None and not left[0].cancel() and not left[0].cancelled():
+                    self._release_answer(peer, left[0].result().size)
         if reading.cancelled():
             await abort_call(context, ENDING)
         try:
@@ -282,19 +270,30 @@ class Inference:
             if body is grpc.aio.EOF:
                 return
             self._watch.count_message(context.peer(), len(body))
-            streamed = self._answer_request(body, call, streamed=True)
+            turn = asyncio.Event()
+            streamed = self._answer_request(body, call, context.peer(), turn)
             del body  # the next one may be long in coming
-            replies.put_nowait(asyncio.create_task(streamed))
+            replies.put_nowait((asyncio.create_task(streamed), turn))
+
+    def _release_answer(self, peer: str, size: int) -> None:
+        """Take note that an answer was sent, or will never be."""
+        self._memory.release_bytes(2 * size)
+        self._room.leave(peer, size)
 
     async def _answer_request(
-        self, body: bytes, call: Caller, *, streamed: bool = False
+        self, body: bytes, call: Caller, peer: str, turn: asyncio.Event | None = None
     ) -> _Reply:
-        """Answer one request, or say why not; nothing but a cancellation is raised."""
+        """Answer one request, or say why not; nothing but a cancellation is raised.
+
+        Args:
+            turn: Of a stream: it is the next to be sent. Before that its answer takes no room, for
+                which those before it may wait.
+        """
         began = perf_counter_ns()
         model = version = id = error = ""
         status, queue_ms, rows = "OK", 0.0, 0
         answer: bytes | RequestRefused
-        held_bytes = answer_bytes = 0
+        held_bytes = answer_bytes = size = 0
         try:
             self._memory.reserve_bytes(len(body))
             held_bytes = len(body)
@@ -312,23 +311,31 @@ class Inference:
                     request.timeout_us or self._limits.timeout_s * 1e6 or remaining_us + 1
                 ):
                     request = replace(request, timeout_us=remaining_us)
+            if self._room.is_full(peer):
+                async with asyncio.timeout(self._limits.timeout_s or None):
+                    await self._room.wait_until_free(peer)
             self._memory.release_bytes(held_bytes)  # its inputs count from here on
             held_bytes, body = 0, b""
             response = await served.infer(request)
             answer_bytes = response.held_bytes
             queue_ms, rows = response.queue_ns / 1e6, response.rows
-            if streamed:
+            if turn is not None:
                 final = {**response.parameters, _FINAL: True}
                 response = replace(response, parameters=final)
-            answer = messages.serialize_response(response, streamed=streamed)
-            self._memory.reserve_bytes(len(answer))  # a copy
-            answer_bytes += len(answer)
+                await turn.wait()
+            await self._room.enter(peer, answer_bytes)
+            size = answer_bytes
+            self._memory.reserve_bytes(size)  # a copy
+            answer_bytes += size
+            answer = messages.serialize_response(response, streamed=turn is not None)
         except CancelledError:
+            self._memory.release_bytes(answer_bytes)
             status = RefusalKind.CANCELLED.grpc
             raise
         except Exception as raised:
             self._memory.release_bytes(answer_bytes)
-            answer_bytes, answer = 0, make_refusal(raised)
+            self._room.leave(peer, size)
+            size, answer = 0, make_refusal(raised)
             status, error = answer.status.grpc, answer.text
         finally:
             self._memory.release_bytes(held_bytes)
@@ -346,4 +353,4 @@ class Inference:
                     trace=call.trace,
                 )
             )
-        return _Reply(id, answer, answer_bytes)
+        return _Reply(id, answer, size)

@@ -342,7 +342,10 @@ class GrpcServer:
     async def start(self) -> None:
         """Answer."""
         await self._inner.start()
-        self._watching = asyncio.create_task(self._service.watch.run(self.port))
+        service = self._service
+        self._watching = asyncio.gather(
+            service.watch.run(self.port), service.inference.answers.run()
+        )
 
     async def stop(self, seconds: float) -> None:
         """Take no more calls; return when those that run are answered, or time is up.

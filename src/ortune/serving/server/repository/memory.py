@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -70,6 +71,60 @@ class MemoryBudget:
     def _hold_bytes(self, size: int) -> None:
         self.used_bytes += size
         self._of_clients[CLIENT.get()] += size
+
+
+class AnswerRoom:
+    """Room for the answers that a connection has not taken yet: further ones wait for it.
+
+    gRPC copies an answer as a whole, in the event loop: of who takes none only so many are.
+
+    Args:
+        most: Bytes of one connection; one answer alone may have more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._untaken, self._entering = Counter[str](), Counter[str]()
+        self._turns: dict[str, list[asyncio.Future[None]]] = {}
+
+    def is_full(self, peer: str) -> bool:
+        """Whether a connection has to take answers before what it asks for next is computed."""
+        return self._entering[peer] > 0 or self._untaken[peer] >= self._most
+
+    async def wait_until_free(self, peer: str) -> None:
+        """Return when it is not full."""
+        while self.is_full(peer):
+            await self._wait_turn(peer)
+
+    async def enter(self, peer: str, size: int) -> None:
+        """Wait until a connection has room for an answer, and take it."""
+        self._entering[peer] += 1
+        try:
+            while self._untaken[peer] and self._untaken[peer] + size > self._most:
+                await self._wait_turn(peer)
+            self._untaken[peer] += size
+        finally:
+            self._entering[peer] -= 1
+            self._give_turns(peer)
+
+    def leave(self, peer: str, size: int) -> None:
+        """Give room back: the client has the answer, or is gone."""
+        self._untaken[peer] -= size
+        self._give_turns(peer)
+
+    async def _wait_turn(self, peer: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.setdefault(peer, []).append(turn)
+        await turn
+
+    def _give_turns(self, peer: str) -> None:
+        """Have all that wait look again, in the order in which they came."""
+        for counter in (self._untaken, self._entering):
+            if not counter[peer]:
+                del counter[peer]
+        for turn in self._turns.pop(peer, ()):
+            if not turn.done():
+                turn.set_result(None)
 
 
 _TEXT_BYTES = 41

@@ -228,6 +228,9 @@ class Silent:
 
     def time_remaining(self) -> None: ...
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     async def read(self) -> None:
         await asyncio.sleep(60)
 

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -422,8 +423,8 @@ def test_answers_that_nobody_reads_have_their_room_and_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each answer is 16 MB, twice in memory, and a client has 80 MB: most of ten are refused."""
-    monkeypatch.setattr(inference, "PERIOD_S", 1.0)
-    monkeypatch.setattr(inference, "RATE", 1 << 30)
+    monkeypatch.setattr(connections, "PERIOD_S", 1.0)
+    monkeypatch.setattr(connections, "RATE", 1 << 30)
 
     async def run() -> None:
         models = await repository(tmp_path, max_held=160_000_000)
@@ -449,6 +450,90 @@ def test_answers_that_nobody_reads_have_their_room_and_their_time(
                 infer = channel.unary_unary(path("ModelInfer"))
                 assert len(await infer(wide(), timeout=20)) > 4 * WIDTH
                 await settled(lambda: models.memory.used_bytes == 0)
+        await models.drain(5)
+
+    asyncio.run(run())
+
+
+def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_computed(
+    tmp_path: Path,
+) -> None:
+    """Two of 16 MB have room on a connection: of six the others stay as they were computed."""
+    each = 4 * WIDTH
+
+    async def run() -> None:
+        models = await repository(tmp_path)
+        counters = models.find_model("wide").counters
+        large = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        async with serving(models) as (_, address):
+            hostile = grpc.aio.insecure_channel(address, options=large)
+            ask = hostile.stream_stream(path("ModelInfer"))
+            unread = [ask(iter([wide()])) for _ in range(6)]
+            await settled(lambda: models.memory.used_bytes == (6 + 2) * each)
+            unread += [ask(iter([wide()])) for _ in range(6)]
+            stream = hostile.stream_stream(path("ModelStreamInfer"))(iter([wide()] * 3))
+            async with grpc.aio.insecure_channel(address, options=large) as channel:
+                infer = channel.unary_unary(path("ModelInfer"))
+                assert len(await infer(wide(), timeout=20)) > each
+            await asyncio.sleep(0.3)
+            assert each * 8 <= models.memory.used_bytes < each * 8.5
+            assert counters.answered == 7
+            for call in unread:
+                assert len(await asyncio.wait_for(call.read(), 20)) > each
+            for _ in range(3):
+                assert len(await asyncio.wait_for(stream.read(), 20)) > each
+            await settled(lambda: models.memory.used_bytes == 0)
+            assert counters.answered == 7 + 6 + 3
+            unread = [ask(iter([wide()])) for _ in range(6)]
+            await settled(lambda: models.memory.used_bytes == (6 + 2) * each)
+            await hostile.close()
+            await settled(lambda: models.memory.used_bytes == 0)
+            assert len(unread) == 6
+        await models.drain(5)
+
+    asyncio.run(run())
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Read what has come of a connection; return whether it is closed behind that."""
+    try:
+        while connection.recv(1 << 20):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system counts no bytes of a connection")
+def test_who_reads_too_slowly_is_cut_and_who_reads_on_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the rate that is asked for, an answer may take a minute."""
+    monkeypatch.setattr(connections, "PERIOD_S", 0.5)
+    monkeypatch.setattr(connections, "RATE", 1 << 18)
+
+    async def run() -> None:
+        models = await repository(tmp_path)
+        async with serving(models) as (_, address):
+            with closing(http2.connect(address)) as slow, closing(http2.connect(address)) as other:
+                for one in (slow, other):
+                    one.sendall(http2.call(1, INFER) + http2.message(1, wide()))
+                    one.sendall(http2.frame(8, 0, b"\x7f\0\0\0"))  # any number of bytes
+                    one.sendall(http2.frame(8, 1, b"\x7f\0\0\0"))
+                    one.settimeout(0.5)
+                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                read, until = 0, time.monotonic() + 6
+                while time.monotonic() < until:
+                    read += len(await asyncio.to_thread(other.recv, 1 << 17))
+                    await asyncio.sleep(0.1)
+                assert read > 1 << 20, "it is not cut"
+                assert await asyncio.to_thread(has_ended, slow)
+                assert not await asyncio.to_thread(has_ended, other)
         await models.drain(5)
 
     asyncio.run(run())
