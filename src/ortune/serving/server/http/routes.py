@@ -239,7 +239,6 @@ async def _parse_infer(
     elif json_bytes <= SMALL_BYTES:
         request = await served.read(http_body.declare_body(body, head, served.name))
     else:
-        served.check_json_size(json_bytes)
         declared = await asyncio.to_thread(http_body.declare_body, body, head, served.name)
         request = await served.read(replace(declared, parsed_bytes=json_bytes))
     exchange.id = request.id or exchange.id

@@ -318,36 +318,31 @@ class ServedModel:
             raise self._count_refusal(error, began) from None
         return await asyncio.to_thread(declared.read)
 
-    def check_json_size(self, size: int) -> None:
-        """Refuse JSON that is larger than that of any request that the model takes.
-
-        Raises:
-            RequestRefused: It is.
-        """
-        if self._most_numbers is None:
-            return
-        most = SMALL_BYTES + _NUMBER_CHARS * self._most_numbers
-        if size > most:
-            raise RequestRefused(
-                f"{size} bytes of JSON are more than any inputs of model '{self.name}' take: "
-                f"{most}",
-                RefusalKind.TOO_LARGE,
-                "send as many rows and elements as the model takes",
-            )
-
     def bound_body(self, json_bytes: int | None = 0) -> int:
         """Return how many bytes a request may have, whatever it says of itself.
 
         Args:
             json_bytes: Those of its JSON, before tensors in binary; None where it is all JSON.
+
+        Raises:
+            RequestRefused: Its JSON is larger than that of any request that the model takes.
         """
-        limits = self._context.limits
-        if self._most_numbers is None or not limits.fits_models:
+        limits, numbers = self._context.limits, self._most_numbers
+        if numbers is None:
             return limits.max_body
-        as_json = _NUMBER_CHARS * self._most_numbers
-        numbers = as_json if json_bytes is None else _NUMBER_BYTES * self._most_numbers
-        head = min(json_bytes or 0, SMALL_BYTES + as_json)
-        return min(limits.max_body, _BESIDE_NUMBERS + head + numbers)
+        most = SMALL_BYTES + _NUMBER_CHARS * numbers
+        if json_bytes is None:
+            return min(limits.max_body, most)
+        if json_bytes > most:
+            raise RequestRefused(
+                f"{json_bytes} bytes of JSON are more than any inputs of model '{self.name}' "
+                f"take: {most}",
+                RefusalKind.TOO_LARGE,
+                "send as many rows and elements as the model takes",
+            )
+        if not limits.fits_models:
+            return limits.max_body
+        return min(limits.max_body, _BESIDE_NUMBERS + json_bytes + _NUMBER_BYTES * numbers)
 
     def _check_request(self, request: InferRequest) -> None:
         check_request(
