@@ -185,16 +185,20 @@ class AnswerWatch:
         while True:
             await asyncio.sleep(PERIOD_S)
             now = loop.time()
-            waiting = [one for one in self._untaken if now - one.since >= PERIOD_S]
-            late = {one.peer for one in waiting if now - one.since > PERIOD_S + one.size / RATE}
-            peers = {one.peer for one in waiting}
-            taken = await asyncio.to_thread(_count_taken, peers) if peers else {}
+            waiting = {answer: now - answer.since for answer in self._untaken}
+            peers = {answer.peer for answer, age in waiting.items() if age >= PERIOD_S}
+            late = {
+                answer.peer
+                for answer, age in waiting.items()
+                if age > PERIOD_S + answer.size / RATE
+            }
+            counts = await asyncio.to_thread(_count_taken, peers) if peers else {}
             late |= {
                 peer
-                for peer, size in taken.items()
+                for peer, size in counts.items()
                 if peer in before and size - before[peer] < RATE * (now - looked)
             }
-            before, looked = taken, now
+            before, looked = counts, now
             if late:
                 await asyncio.to_thread(_cut_peers, late)
                 names = ", ".join(sorted({host for host, _ in late}))
@@ -214,8 +218,8 @@ def _count_bytes(connection: socket.socket) -> tuple[int, int]:
     if sys.platform == "linux":
         with suppress(OSError, struct.error):
             tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            taken, sent = _TCP_INFO.unpack(tcp_info)
-            return int(taken), int(sent)
+            acked_bytes, received_bytes = _TCP_INFO.unpack(tcp_info)
+            return int(acked_bytes), int(received_bytes)
     return 0, 0
 
 

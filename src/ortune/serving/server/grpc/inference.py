@@ -186,12 +186,12 @@ class Inference:
         answer = (reply := await answering).answer
         if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
-        taken, call_context = self.answers.begin(context.peer(), len(answer)), copy_context()
+        end_watch, call_context = self.answers.begin(context.peer(), len(answer)), copy_context()
         size, peer = reply.size, context.peer()
         del reply
 
         def end(_: Any) -> None:  # the client has it, or is gone
-            taken()
+            end_watch()
             call_context.run(self._release_answer, peer, size)
 
         context.add_done_callback(end)
@@ -203,22 +203,22 @@ class Inference:
             await abort_call(context, ENDING)
         call = read_caller(context)
         replies: _Replies = Queue()
-        asked: tuple[Task[_Reply], asyncio.Event] | None = None
+        pending: tuple[Task[_Reply], asyncio.Event] | None = None
         peer = context.peer()
         room = Semaphore(IN_FLIGHT)
         reading = asyncio.create_task(self._read_requests(context, call, replies, room))
         reading.add_done_callback(lambda _: replies.put_nowait(None))
         self._reading.add(reading)
         try:
-            while (asked := await replies.get()) is not None:
-                answering, turn = asked
+            while (pending := await replies.get()) is not None:
+                answering, turn = pending
                 turn.set()
                 answer = (reply := await answering).answer
                 if not isinstance(answer, RequestRefused):
                     with self.answers.expect_taken(peer, len(answer)):
                         await context.write(answer)
                     self._release_answer(peer, reply.size)
-                    asked = None
+                    pending = None
                 elif call.ends_on_error:
                     await abort_call(context, answer)
                 else:
@@ -231,10 +231,10 @@ class Inference:
         finally:
             self._reading.discard(reading)
             reading.cancel()
-            while asked is not None or not replies.empty():
-                left, asked = asked or replies.get_nowait(), None
-                if left is not None and not left[0].cancel() and not left[0].cancelled():
-                    self._release_answer(peer, left[0].result().size)
+            while pending is not None or not replies.empty():
+                ended, pending = pending or replies.get_nowait(), None
+                if ended is not None and not ended[0].cancel() and not ended[0].cancelled():
+                    self._release_answer(peer, ended[0].result().size)
         if reading.cancelled():
             await abort_call(context, ENDING)
         try:
@@ -311,9 +311,7 @@ class Inference:
                     request.timeout_us or self._limits.timeout_s * 1e6 or remaining_us + 1
                 ):
                     request = replace(request, timeout_us=remaining_us)
-            if self._room.is_full(peer):
-                async with asyncio.timeout(self._limits.timeout_s or None):
-                    await self._room.wait_until_free(peer)
+            await self._room.enter(peer, 0)
             self._memory.release_bytes(held_bytes)  # its inputs count from here on
             held_bytes, body = 0, b""
             response = await served.infer(request)

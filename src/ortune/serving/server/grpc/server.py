@@ -343,9 +343,8 @@ class GrpcServer:
         """Answer."""
         await self._inner.start()
         service = self._service
-        self._watching = asyncio.gather(
-            service.watch.run(self.port), service.inference.answers.run()
-        )
+        watches = service.watch.run(self.port), service.inference.answers.run()
+        self._watching = [asyncio.create_task(watch) for watch in watches]
 
     async def stop(self, seconds: float) -> None:
         """Take no more calls; return when those that run are answered, or time is up.
@@ -355,5 +354,6 @@ class GrpcServer:
         """
         self._service.inference.end_streams()
         await asyncio.sleep(LAME_DUCK_S)
-        self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         await self._inner.stop(max(0.0, seconds - LAME_DUCK_S))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any
+from collections import Counter, deque
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -73,58 +73,82 @@ class MemoryBudget:
         self._of_clients[CLIENT.get()] += size
 
 
-class AnswerRoom:
-    """Room for the answers that a connection has not taken yet: further ones wait for it.
+TURN_S = 1.0
+"""Seconds after which the first of those that wait for room goes on without it: its client may
+read no other answer before."""
+_Line: TypeAlias = "deque[tuple[asyncio.Future[None], int]]"
 
-    gRPC copies an answer as a whole, in the event loop: of who takes none only so many are.
+
+class AnswerRoom:
+    """Room for the answers that a connection has not taken yet; further ones stand in line for it.
+
+    gRPC copies an answer as a whole, in the event loop: of who takes none, only so many are.
 
     Args:
         most: Bytes of one connection; one answer alone may have more.
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._untaken, self._entering = Counter[str](), Counter[str]()
-        self._turns: dict[str, list[asyncio.Future[None]]] = {}
-
-    def is_full(self, peer: str) -> bool:
-        """Whether a connection has to take answers before what it asks for next is computed."""
-        return self._entering[peer] > 0 or self._untaken[peer] >= self._most
-
-    async def wait_until_free(self, peer: str) -> None:
-        """Return when it is not full."""
-        while self.is_full(peer):
-            await self._wait_turn(peer)
+        self._most, self._untaken = most, Counter[str]()
+        self._lines: dict[str, _Line] = {}
 
     async def enter(self, peer: str, size: int) -> None:
-        """Wait until a connection has room for an answer, and take it."""
-        self._entering[peer] += 1
+        """Wait until a connection has room for an answer, and take it.
+
+        Args:
+            size: Bytes; 0 for a request, which is not computed while answers wait.
+        """
+        line = self._lines.get(peer)
+        if line is None:
+            if self._has_room(peer, size):
+                self._take_room(peer, size)
+                return
+            line = self._lines[peer] = deque()
+            self._set_timer(peer, line)
+        turn = asyncio.get_running_loop().create_future()
+        line.append((turn, size))
         try:
-            while self._untaken[peer] and self._untaken[peer] + size > self._most:
-                await self._wait_turn(peer)
-            self._untaken[peer] += size
-        finally:
-            self._entering[peer] -= 1
-            self._give_turns(peer)
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.leave(peer, size)
+            raise
 
     def leave(self, peer: str, size: int) -> None:
         """Give room back: the client has the answer, or is gone."""
-        self._untaken[peer] -= size
-        self._give_turns(peer)
+        self._take_room(peer, -size)
+        self._let_in(peer)
 
-    async def _wait_turn(self, peer: str) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._turns.setdefault(peer, []).append(turn)
-        await turn
+    def _has_room(self, peer: str, size: int) -> bool:
+        untaken = self._untaken.get(peer, 0)
+        return not untaken or untaken + max(size, 1) <= self._most
 
-    def _give_turns(self, peer: str) -> None:
-        """Have all that wait look again, in the order in which they came."""
-        for counter in (self._untaken, self._entering):
-            if not counter[peer]:
-                del counter[peer]
-        for turn in self._turns.pop(peer, ()):
+    def _take_room(self, peer: str, size: int) -> None:
+        self._untaken[peer] += size
+        if not self._untaken[peer]:
+            del self._untaken[peer]
+
+    def _let_in(self, peer: str, *, first: bool = False) -> None:
+        """Let in those who have room, in their order; the first of them also without."""
+        line = self._lines.get(peer, deque())
+        while line:
+            turn, size = line[0]
             if not turn.done():
+                if not first and not self._has_room(peer, size):
+                    return
+                self._take_room(peer, size)
                 turn.set_result(None)
+                first = False
+            line.popleft()
+        self._lines.pop(peer, None)
+
+    def _set_timer(self, peer: str, line: _Line) -> None:
+        def let_first_in() -> None:
+            if self._lines.get(peer) is line:
+                self._let_in(peer, first=True)
+                self._set_timer(peer, line)
+
+        asyncio.get_running_loop().call_later(TURN_S, let_first_in)
 
 
 _TEXT_BYTES = 41

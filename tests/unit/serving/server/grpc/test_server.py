@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from textwrap import dedent
+from typing import Any
 
 import grpc
 import numpy as np
@@ -43,6 +44,7 @@ from ortune.serving.server.grpc import server as front_module
 from ortune.serving.server.grpc.server import GrpcServer, count_calls
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
+from ortune.serving.server.repository import memory
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits
 from ortune.serving.server.repository.sources import ModelSource
@@ -456,9 +458,10 @@ def test_answers_that_nobody_reads_have_their_room_and_their_time(
 
 
 def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_computed(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of 16 MB have room on a connection: of six the others stay as they were computed."""
+    monkeypatch.setattr(memory, "TURN_S", 20)
     each = 4 * WIDTH
 
     async def run() -> None:
@@ -481,10 +484,13 @@ def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_computed
             await asyncio.sleep(0.3)
             assert each * 8 <= models.memory.used_bytes < each * 8.5
             assert counters.answered == 7
-            for call in unread:
-                assert len(await asyncio.wait_for(call.read(), 20)) > each
-            for _ in range(3):
-                assert len(await asyncio.wait_for(stream.read(), 20)) > each
+
+            async def read(call: Any, count: int) -> None:
+                for _ in range(count):
+                    assert len(await asyncio.wait_for(call.read(), 20)) > each
+
+            reading = [read(call, 1) for call in unread]
+            await asyncio.gather(*reading, read(stream, 3))
             await settled(lambda: models.memory.used_bytes == 0)
             assert counters.answered == 7 + 6 + 3
             unread = [ask(iter([wide()])) for _ in range(6)]
@@ -526,7 +532,6 @@ def test_who_reads_too_slowly_is_cut_and_who_reads_on_is_not(
                     one.sendall(http2.frame(8, 0, b"\x7f\0\0\0"))  # any number of bytes
                     one.sendall(http2.frame(8, 1, b"\x7f\0\0\0"))
                     one.settimeout(0.5)
-                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 read, until = 0, time.monotonic() + 6
                 while time.monotonic() < until:
                     read += len(await asyncio.to_thread(other.recv, 1 << 17))
