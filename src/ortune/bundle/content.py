@@ -47,7 +47,7 @@ from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
 from ortune.graph.io.write import SOURCES
 from ortune.graph.ir import spec
-from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, single_model_job
+from ortune.measurement.process import Worker, keep_outputs, single_model_job, translate_failures
 from ortune.search.experiment import golden as samples
 from ortune.search.experiment.keys import model_digest
 
@@ -416,17 +416,13 @@ def _compile_model(
         )
         for path in (model, out)
     )
-    try:
+    problem = f"{model.name} is not compiled for '{backend}'"
+    with translate_failures(problem, "leave --compiled out"):
         with Worker(compiling, timeout_s=_LIMIT_S) as worker:
             made_for: Mapping[str, str] = worker.ask("precompile", out=str(out))["made_for"]
         with Worker(checking, timeout_s=_LIMIT_S) as worker:
             worker.ask("load")
             actual = keep_outputs(worker, range(len(expected)), answers)
-    except WorkerFailed as error:
-        raise BadModel(
-            f"{model.name} is not compiled for '{backend}': {error.failure.reason}",
-            fix=error.failure.fix or "leave --compiled out",
-        ) from None
     worst = min(map(snr_db, expected, actual), default=TOLERANCE_DB)
     if worst < TOLERANCE_DB:
         raise BadModel(

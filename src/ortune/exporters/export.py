@@ -39,7 +39,13 @@ from ortune.data import stream, synthetic
 from ortune.exporters.request import Axes, Export
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, worker_folder
+from ortune.measurement.process import (
+    Worker,
+    WorkerFailed,
+    keep_outputs,
+    translate_failures,
+    worker_folder,
+)
 
 FLOAT32, SHORT = 1e-4, 1e-2
 """Largest error of float32 and of 16-bit outputs, as a share of an output's largest value:
@@ -291,15 +297,8 @@ class _Run:
         Raises:
             BadModel: It does not, or the worker ended.
         """
-        try:
-            with self._open_worker(do) as worker:
-                return worker.ask(do, module_source=codec.encode(self._module), **more)
-        except WorkerFailed as error:
-            failure = error.failure
-            raise BadModel(
-                f"{self._request.source}: {failure.reason}",
-                fix=failure.fix or f"to run it alone: {failure.reproduce}",
-            ) from None
+        with translate_failures(str(self._request.source), ""), self._open_worker(do) as worker:
+            return worker.ask(do, module_source=codec.encode(self._module), **more)
 
     def _open_worker(self, label: str) -> Worker:
         job = WorkerJob({}, Cpu(), {}, worker_folder(self._work / "workers", label))

@@ -31,6 +31,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, suggest_names
 from ortune.core.plugins import codec
 from ortune.core.python_process import make_python_command
+from ortune.core.system import kill_group
 from ortune.graph.io import file
 from ortune.measurement.job import WorkerJob
 
@@ -270,17 +271,19 @@ class Claim:
 
 @dataclass
 class Link:
-    """A worker on a device, as its parent sees it.
+    """A worker's process as its parent sees it: on this machine, or on a device.
 
     Attributes:
-        readings: Clocks, temperatures, free memory and load before it began, raw.
+        claim: The device; None where it runs here and nothing travels.
+        process: The worker, or what stands for it here.
         folder: What is the worker's there.
+        readings: Clocks, temperatures, free memory and load before it began, raw.
     """
 
-    claim: Claim
+    claim: Claim | None
     process: Connection
-    folder: str
-    reproduce: str
+    folder: str = ""
+    reproduce: str = ""
     readings: Mapping[str, Any] = field(default_factory=dict)
     _outputs: list[tuple[str, Path]] = field(default_factory=list)
     _count: int = 0
@@ -294,7 +297,7 @@ class Link:
         return {name: self._send(value) for name, value in arguments.items()}
 
     def _send(self, value: Any) -> Any:
-        if not isinstance(value, Path):
+        if self.claim is None or not isinstance(value, Path):
             return value
         if value.is_file():
             parcel = pack_file(value, value.name)
@@ -313,7 +316,7 @@ class Link:
         Raises:
             LinkLost: The connection broke.
         """
-        while self._outputs:
+        while self.claim is not None and self._outputs:
             place, path = self._outputs.pop()
             answer, content = self.claim.ask({"do": "fetch", "path": place})
             if answer["size"] is not None:
@@ -321,9 +324,24 @@ class Link:
                 path.write_bytes(content)
 
     def kill(self) -> None:
-        """End the worker there, whatever it does; without a connection it ends by itself."""
-        with suppress(LinkLost):
-            self.claim.ask({"do": "kill", "path": self.folder})
+        """End the worker, whatever it does; a device's without a connection ends by itself."""
+        self.kill_process()
+        if self.claim is not None:
+            with suppress(LinkLost):
+                self.claim.ask({"do": "kill", "path": self.folder})
+
+    def kill_process(self) -> None:
+        """End the process here, and what it left."""
+        if isinstance(self.process, subprocess.Popen):
+            kill_group(self.process)
+        else:
+            self.process.kill()
+
+    def read_exit_code(self, code: int) -> int | None:
+        """Return the worker's own of the process here, a signal's negative; None of a lost link."""
+        if self.claim is None:
+            return code
+        return None if code == LOST else 128 - code if code > 128 else code  # as a shell tells
 
 
 def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -> Link:

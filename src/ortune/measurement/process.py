@@ -38,7 +38,6 @@ from ortune.core.hardware.cpus import read_scheduled_ns, usable_cpus
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
 from ortune.core.python_process import make_python_command
-from ortune.core.system import kill_group
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.wording import format_count
 from ortune.core.workload import Workload
@@ -46,8 +45,6 @@ from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
 from ortune.measurement.devices import (
-    LOST,
-    Connection,
     Link,
     LinkLost,
     find_claim,
@@ -64,6 +61,8 @@ _STARVED, _ALONE = 0.25, 0.75
 had this share of its CPUs: then its threads waited for each other."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
+INSPECT = "run `ortune inspect` on it"
+"""What to do with a model that does not run, where nobody says more."""
 PROGRAM = ("ortune.measurement.worker",)
 """Module that a worker runs, and words behind its job's file."""
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", "SIGXCPU")
@@ -99,12 +98,28 @@ class WorkerFailed(Exception):
                 interruption=self.interruption,
             )
 
-    def as_bad_model(self, model: Path, backend: Backend, fix: str = "") -> BadModel:
-        """Return the error of a verb whose model does not run; the worker's fix by default."""
-        return BadModel(
-            f"{model} does not run on {backend}: {self.failure.reason}",
-            fix=fix or self.failure.fix or "run `ortune inspect` on it",
-        )
+
+class NoAnswer(WorkerFailed):
+    """A worker did not answer a command in time."""
+
+
+@contextmanager
+def translate_failures(problem: str, fix: str = INSPECT) -> Iterator[None]:
+    """Have a worker that fails be an error of the model.
+
+    Args:
+        problem: What did not succeed.
+        fix: What to do where the worker does not say; empty names the command to repeat.
+
+    Raises:
+        BadModel: It fails.
+    """
+    try:
+        yield
+    except WorkerFailed as error:
+        failure = error.failure
+        fix = failure.fix or fix or f"to run it alone: {failure.reproduce}"
+        raise BadModel(f"{problem}: {failure.reason}", fix=fix) from None
 
 
 class Worker:
@@ -144,7 +159,6 @@ class Worker:
         self._log = job.out / "worker.log"
         command = make_python_command("-m", program[0], self._job, *program[1:], python=python)
         self.reproduce = _reproduction_line(path, command, self._commands)
-        self._link: Link | None = None
         with self._log.open("wb") as log:
             stderr = subprocess.PIPE if job.verbose else log
             if claim is not None:
@@ -152,10 +166,8 @@ class Worker:
                 self.reproduce = f"{self._link.reproduce} < {shlex.quote(str(self._commands))}"
                 readings = json.dumps(self._link.readings, indent=1)
                 (job.out / "device.json").write_text(readings, encoding="utf-8")
-            self._process: Connection = (
-                self._link.process
-                if self._link is not None
-                else subprocess.Popen(
+            else:
+                process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -163,7 +175,8 @@ class Worker:
                     start_new_session=True,
                     env={**os.environ, **path},
                 )
-            )
+                self._link = Link(None, process)
+        self._process = self._link.process
         if self._process.stderr is not None:
             threading.Thread(
                 target=_forward_log, args=(self._process.stderr,), daemon=True
@@ -186,9 +199,8 @@ class Worker:
             WorkerFailed: It crashed, hung, took too much memory or answered with an error.
         """
         limit_s = timeout_s or self._deadlines.get(do, self._timeout_s)
-        if self._link is not None:
-            with self._report_lost():
-                arguments = self._link.send_arguments(arguments)
+        with self._report_lost():
+            arguments = self._link.send_arguments(arguments)
         line = json.dumps({"do": do, **codec.encode(arguments)})
         with self._commands.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -211,9 +223,8 @@ class Worker:
                 str(answer.get("fix", "")),
                 None if cause is None else Interruption(cause),
             )
-        if self._link is not None:
-            with self._report_lost():
-                self._link.fetch_outputs()
+        with self._report_lost():
+            self._link.fetch_outputs()
         return answer
 
     @property
@@ -229,7 +240,7 @@ class Worker:
     def end(self, why: str) -> None:
         """Kill the process; what was asked of it fails for this reason."""
         self._ended = why
-        self._kill()
+        self._link.kill()
 
     def close(self) -> None:
         """End the process: politely first."""
@@ -240,24 +251,12 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         if self._process.returncode is None:
-            self._kill()
-        self._kill_process()
+            self._link.kill()
+        self._link.kill_process()
         self._process.wait()
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
-
-    def _kill(self) -> None:
-        self._kill_process()
-        if self._link is not None:
-            self._link.kill()
-
-    def _kill_process(self) -> None:
-        """End the process, or what stands for it here, and what it left."""
-        if isinstance(self._process, subprocess.Popen):
-            kill_group(self._process)
-        else:
-            self._process.kill()
 
     @contextmanager
     def _report_lost(self) -> Iterator[None]:
@@ -291,12 +290,13 @@ class Worker:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 busy = Interruption.BUSY if self._is_starved(before) else None
-                self._kill()
+                self._link.kill()
                 time_limit.check_time()
                 reason = f"no answer to '{do}' after {timeout_s:.3g} s"
                 if busy:
                     reason = f"{reason}: {busy}"
-                raise self._make_failure(reason, _LESS_BUSY if busy else "", busy) from None
+                fix = _LESS_BUSY if busy else ""
+                raise NoAnswer(Failure(reason, self.reproduce, fix, busy), self) from None
             if not line:
                 raise self._make_death()
             answer: dict[str, Any] = json.loads(line)
@@ -320,17 +320,15 @@ class Worker:
         A limit that nobody asked for is what the machine had free at that moment: it tells
         nothing of the work.
         """
-        code = self._process.wait()
+        code = self._link.read_exit_code(self._process.wait())
         if self._ended:
             memory_gone = None if self._limit_requested else Interruption.MEMORY
             return self._make_failure(self._ended, interruption=memory_gone)
         lines = self._log.read_text(errors="replace").strip().splitlines()
         tail = f": {summarize_error(lines[-1])}" if lines else ""
-        if self._link is not None and code == LOST:
+        if code is None:
             reason = f"the connection to the device is lost{tail}"
             return self._make_failure(reason, interruption=Interruption.LINK)
-        if self._link is not None and code > 128:  # as a shell tells of a signal
-            code = 128 - code
         if code < 0:
             signal_names = {entry.value: entry.name for entry in signal.Signals}
             name = signal_names.get(-code, str(-code))
@@ -467,6 +465,20 @@ def require_backend(backend: Backend, environment: str = HERE) -> Capabilities:
     return offer
 
 
+def optimize_in_worker(
+    model: Path, backend: Backend, out: Path, environment: str = HERE, timeout_s: float = 300
+) -> None:
+    """Let a worker write a model as a backend rewrites, converts or builds it.
+
+    Raises:
+        WorkerFailed: It does not.
+    """
+    with open_temporary_folder() as folder:
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, environment=environment)
+        with Worker(job, timeout_s=timeout_s) as worker:
+            worker.ask("optimize", out=str(out.resolve()))
+
+
 def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
     """Write `model` as the runtime rewrites it at a backend's level to `out`.
 
@@ -476,16 +488,8 @@ def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
     Raises:
         BadModel: The runtime does not load the model.
     """
-    with open_temporary_folder() as folder:
-        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder)
-        try:
-            with Worker(job) as worker:
-                worker.ask("optimize", out=str(out.resolve()))
-        except WorkerFailed as error:
-            raise BadModel(
-                f"{model.name} is not optimized: {error.failure.reason}",
-                fix=error.failure.fix or "run `ortune inspect` on it",
-            ) from None
+    with translate_failures(f"{model.name} is not optimized"):
+        optimize_in_worker(model, backend, out)
     return out
 
 

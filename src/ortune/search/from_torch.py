@@ -15,7 +15,7 @@ from ortune.backends.torch import Torch
 from ortune.core import regular_file
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, OrtuneError, summarize_error
+from ortune.core.errors import OrtuneError, summarize_error
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.hub import HubFolder
 from ortune.core.plugins import codec
@@ -24,7 +24,7 @@ from ortune.core.trial import BESIDE, Plan, Proposal
 from ortune.data.feeds import Feeds
 from ortune.data.sequences.generation import ANSWERS
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, translate_failures, worker_folder
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 
@@ -123,7 +123,10 @@ def write_answers(
         sink(Progress("writing answers by PyTorch"))
         job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
         try:
-            with Worker(job, timeout_s=_TIMEOUT_S, memory_limit=memory_limit, sink=sink) as worker:
+            with (
+                translate_failures("PyTorch does not answer", ""),
+                Worker(job, timeout_s=_TIMEOUT_S, memory_limit=memory_limit, sink=sink) as worker,
+            ):
                 written = worker.ask(
                     "write_answers",
                     parts=[codec.encode(part) for part in parts],
@@ -132,12 +135,6 @@ def write_answers(
                     ends=sorted(settings.ends),
                     count=_TOKENS,
                 )
-        except WorkerFailed as error:
-            failure = error.failure
-            raise BadModel(
-                f"PyTorch does not answer: {failure.reason}",
-                fix=failure.fix or f"to run it alone: {failure.reproduce}",
-            ) from None
         finally:
             shutil.rmtree(work / "workers", ignore_errors=True)
         kept = {"key": key, "start": settings.start, "groups": feeds.groups}

@@ -22,8 +22,9 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.graph.io import file
 from ortune.graph.ir.edit import const_array, walk_nodes
 from ortune.measurement.environment import list_environment_names
+from ortune.measurement.process import optimize_in_worker, translate_failures
 from ortune.targets.common.plain_session import copy_model
-from ortune.targets.common.replay import optimize_in_worker, replay_in_workers, worker_errors
+from ortune.targets.common.replay import ANOTHER, replay_in_workers
 
 _PLUGINS = "plugins"
 _BUILD_S = 7200
@@ -111,7 +112,7 @@ class TensorrtPackage(Target):
             copy_model(source, name, folder, f"{label}.onnx")
             backend = self._make_backend(source, name, libraries)
             if self.built:
-                with worker_errors("no engine"):
+                with translate_failures("no engine", ANOTHER):
                     engine = folder / f"{label}.engine"
                     optimize_in_worker(
                         folder / f"{label}.onnx",

@@ -22,15 +22,14 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.instances import InstanceGroup, count_instances, read_instances
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
+from ortune.measurement.process import optimize_in_worker, translate_failures
 from ortune.serving.protocol import datatypes
 from ortune.targets.common import openvino_ir
 from ortune.targets.common.plain_session import copy_model
 from ortune.targets.common.replay import (
     count_threads,
     find_environment,
-    optimize_in_worker,
     replay_in_workers,
-    worker_errors,
 )
 
 CONFIG = "config.pbtxt"
@@ -225,7 +224,7 @@ class Triton(Target):
             elif self.offline:
                 problem = "the release's onnxruntime does not rewrite the model"
                 backend, _ = stored.limit_threads(source.backend, effective_cpus())
-                with worker_errors(problem, "leave offline=true out"):
+                with translate_failures(problem, "leave offline=true out"):
                     optimize_in_worker(source.models[name], backend, home / "model.onnx", place)
             else:
                 copy_model(source, name, home)

@@ -16,14 +16,9 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.measurement.job import Failure
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import WorkerFailed, translate_failures
 from ortune.targets.common import replay
-from ortune.targets.common.replay import (
-    count_threads,
-    find_environment,
-    replay_in_workers,
-    worker_errors,
-)
+from ortune.targets.common.replay import count_threads, find_environment, replay_in_workers
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +38,7 @@ def test_a_workers_own_advice_goes_first(told: str, fix: str) -> None:
     failed = WorkerFailed(Failure("it died", "run job.json", told), None)  # type: ignore[arg-type]
     with (
         pytest.raises(BadModel, match="it: it died") as caught,
-        worker_errors("it", "try another"),
+        translate_failures("it", "try another"),
     ):
         raise failed
     assert caught.value.fix == fix

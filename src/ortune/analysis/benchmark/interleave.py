@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, describe_placement
+from ortune.core.errors import BadModel
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hub import HubFolder
 from ortune.core.result import TableResult
@@ -336,10 +337,11 @@ class _Set:
             if index:
                 return None
             contestant = self.rows[0].contestant
-            single = "leave --batch out: the model may take only one sample per run"
             fix = error.failure.fix or "check the model, the data and the backend"
-            fix = single if contestant.workload.batch > 1 else fix
-            raise error.as_bad_model(contestant.model, contestant.backend, fix) from None
+            if contestant.workload.batch > 1:
+                fix = "leave --batch out: the model may take only one sample per run"
+            what = f"{contestant.model} does not run on {contestant.backend}"
+            raise BadModel(f"{what}: {error.failure.reason}", fix=fix) from None
 
     def _start_worker(self, index: int) -> None:
         """Load and run once, while no other process starts.

@@ -20,7 +20,7 @@ from ortune.data.padding import find_padding
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, require_backend
+from ortune.measurement.process import require_backend, translate_failures
 from ortune.search.padding import Buckets, choose_buckets, prove, time_lengths
 
 
@@ -41,7 +41,7 @@ def run(request: BucketsRequest) -> Buckets:
         for text in fed.notes:
             request.sink(Note(text))
         padding = find_padding(facts.inputs, Stream(fed.stream), request.mask)
-        try:
+        with translate_failures(f"{path} does not run on {backend}"):
             request.sink(Progress("comparing with and without padding"))
             # A backend that rounds on its own is no judge of the model.
             judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
@@ -62,8 +62,6 @@ def run(request: BucketsRequest) -> Buckets:
                 multiple=request.multiple,
                 sink=request.sink,
             )
-        except WorkerFailed as error:
-            raise error.as_bad_model(path, backend) from None
     result = choose_buckets(proof, padding, request.count, request.multiple, latency)
     if request.seconds <= 0:
         return result

@@ -33,7 +33,7 @@ from ortune.core.wording import format_duration
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed, require_backend
+from ortune.measurement.process import require_backend, translate_failures
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
@@ -159,21 +159,16 @@ def run(request: SensitivityRequest) -> Sensitivity:
         request.sink(Note(f"--time: {format_duration(request.time)}"))
         request.sink(TimeLeft(request.time))
         # Run the survey beside the original.
-        try:
-            with measure.start_worker(
+        with (
+            translate_failures(f"{Path(request.model)} does not run on {plan.backend}"),
+            measure.start_worker(
                 context, context.models, context.job.baseline, "baseline"
-            ) as live:
-                wait_until_ready(live)
-                survey_result = survey_plan(
-                    context,
-                    plan,
-                    request.time,
-                    request.sink,
-                    live=live,
-                    by=request.by,
-                )
-        except WorkerFailed as error:
-            raise error.as_bad_model(Path(request.model), plan.backend) from None
+            ) as live,
+        ):
+            wait_until_ready(live)
+            survey_result = survey_plan(
+                context, plan, request.time, request.sink, live=live, by=request.by
+            )
         if survey_result.error:
             raise Refused(
                 f"{plan.recipe.name} on {plan.backend}: {survey_result.error}",

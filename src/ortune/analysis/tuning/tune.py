@@ -26,6 +26,7 @@ from ortune.core.acceptance import Outcome
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.errors import BadModel
 from ortune.core.event import Note, Progress, Sink, TimeLeft, ignore_event
 from ortune.core.facts import Facts
 from ortune.core.outputs import check_output_file
@@ -439,8 +440,9 @@ def run(request: Tune) -> TuneResult:
             stepped_to, (ratio, cpu_ratio) = descent.best, descent.confirm_best()
         except WorkerFailed as error:
             fix = error.failure.fix or "check the model and the data"
-            raise error.as_bad_model(
-                path, origin, f"{fix}; again alone: {error.failure.reproduce}"
+            raise BadModel(
+                f"{path} does not run on {origin}: {error.failure.reason}",
+                fix=f"{fix}; again alone: {error.failure.reproduce}",
             ) from None
     record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
     machine = descent.judge_machine(record)

@@ -32,7 +32,7 @@ from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import translate_failures
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
@@ -231,12 +231,12 @@ def score_model(
     """
     paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
-    try:
-        with measure.start_worker(context, paths, backend, "verify", sink) as worker:
-            wait_until_ready(worker)
-            return score_plan(context, worker, plan, part, keep_as=keep_as)
-    except WorkerFailed as error:
-        raise error.as_bad_model(model, backend) from None
+    with (
+        translate_failures(f"{model} does not run on {backend}"),
+        measure.start_worker(context, paths, backend, "verify", sink) as worker,
+    ):
+        wait_until_ready(worker)
+        return score_plan(context, worker, plan, part, keep_as=keep_as)
 
 
 def _try_score_model(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:

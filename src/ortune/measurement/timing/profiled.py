@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BackendMissing
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.session import Recorded
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.process import Worker, translate_failures
 
 _EVENTS = 20_000
 """Calls of kernels that a trace should hold at most: each is about a kilobyte."""
@@ -58,35 +58,30 @@ def profile_model(
     """
     folder = job.out / "recorded"
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            plain = stack.enter_context(Worker(replace(job, out=job.out / "plain")))
-            other = stack.enter_context(Worker(replace(job, out=job.out / "profiled")))
-            opened = other.ask("record", folder=folder)
-            if "missing" in opened:
-                raise BackendMissing(opened["missing"], fix=opened["remedy"])
-            plain.ask("load")
-            nodes = opened["nodes"]
-            slow = max(_warm_profiled(plain), _warm_profiled(other))
-            run_total = runs or run_count(slow, nodes, seconds)
-            each = max(_LEAST_BURST, min(run_total, _BURST_NS // max(1, slow)))
-            walls: list[int] = []
-            done, turn = 0, 0
-            while done < run_total:
-                sink(Progress("profiling", done, run_total))
-                size = min(each, run_total - done)
-                for worker in (plain, other) if turn % 2 == 0 else (other, plain):
-                    latencies = worker.ask("laps", at=done, runs=size)["latency_ns"]
-                    worker.ask("wait_idle")  # its threads would spin on into the other's turn
-                    walls += latencies if worker is plain else []
-                done, turn = done + size, turn + 1
-            answer = other.ask("end_recording", runs=run_total)
-        except WorkerFailed as error:
-            name = Path(job.models[MAIN]).name
-            raise BadModel(
-                f"{name} is not profiled on {job.backend}: {error.failure.reason}",
-                fix=error.failure.fix or "check the model, the data and the backend",
-            ) from None
+    problem = f"{Path(job.models[MAIN]).name} is not profiled on {job.backend}"
+    fix = "check the model, the data and the backend"
+    with translate_failures(problem, fix), ExitStack() as stack:
+        plain = stack.enter_context(Worker(replace(job, out=job.out / "plain")))
+        other = stack.enter_context(Worker(replace(job, out=job.out / "profiled")))
+        opened = other.ask("record", folder=folder)
+        if "missing" in opened:
+            raise BackendMissing(opened["missing"], fix=opened["remedy"])
+        plain.ask("load")
+        nodes = opened["nodes"]
+        slow = max(_warm_profiled(plain), _warm_profiled(other))
+        run_total = runs or run_count(slow, nodes, seconds)
+        each = max(_LEAST_BURST, min(run_total, _BURST_NS // max(1, slow)))
+        walls: list[int] = []
+        done, turn = 0, 0
+        while done < run_total:
+            sink(Progress("profiling", done, run_total))
+            size = min(each, run_total - done)
+            for worker in (plain, other) if turn % 2 == 0 else (other, plain):
+                latencies = worker.ask("laps", at=done, runs=size)["latency_ns"]
+                worker.ask("wait_idle")  # its threads would spin on into the other's turn
+                walls += latencies if worker is plain else []
+            done, turn = done + size, turn + 1
+        answer = other.ask("end_recording", runs=run_total)
     recorded: Recorded = codec.decode(Recorded, answer["recorded"])
     return Runs(recorded, middle_mean(walls), len(walls))
 

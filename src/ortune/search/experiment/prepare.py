@@ -25,7 +25,13 @@ from ortune.data.synthetic import require_input_names
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, query_capabilities, worker_folder
+from ortune.measurement.process import (
+    NoAnswer,
+    Worker,
+    WorkerFailed,
+    query_capabilities,
+    worker_folder,
+)
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.turns import wait_until_ready
@@ -230,7 +236,7 @@ class _UserFacingWorker(Worker):
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"
             usual = "check the model, the data and the baseline's backend; -v shows the log"
-            if error.failure.reason.startswith("no answer"):
+            if isinstance(error, NoAnswer):
                 usual += "; more --time, where the command has it, waits longer"
             raise BadData(reason, fix=fix or usual) from None
 

@@ -13,12 +13,8 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
-from ortune.targets.common.replay import (
-    count_threads,
-    optimize_in_worker,
-    replay_in_workers,
-    worker_errors,
-)
+from ortune.measurement.process import optimize_in_worker, translate_failures
+from ortune.targets.common.replay import ANOTHER, count_threads, replay_in_workers
 
 
 def find_missing() -> str | None:
@@ -54,7 +50,7 @@ def write_models(source: Source, files: Mapping[str, Path], environment: str = H
         BadModel: It does not convert a model.
     """
     for name, out in files.items():
-        with worker_errors("OpenVINO does not convert the model"):
+        with translate_failures("OpenVINO does not convert the model", ANOTHER):
             optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
 
 

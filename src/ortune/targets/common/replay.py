@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, compute_outputs, worker_folder
+from ortune.measurement.process import Worker, compute_outputs, translate_failures, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
@@ -71,40 +70,6 @@ def find_environment(distribution: str, release: str) -> tuple[str, str | None]:
     return name, None
 
 
-@contextmanager
-def worker_errors(problem: str, fix: str = ANOTHER) -> Iterator[None]:
-    """Have a worker that fails be an error of the model.
-
-    Args:
-        problem: Did not succeed.
-        fix: What to do where the worker does not say.
-
-    Raises:
-        BadModel: It fails.
-    """
-    try:
-        yield
-    except WorkerFailed as error:
-        raise BadModel(
-            f"{problem}: {error.failure.reason}", fix=error.failure.fix or fix
-        ) from None
-
-
-def optimize_in_worker(
-    model: Path, backend: Backend, out: Path, environment: str, timeout_s: float = 300
-) -> None:
-    """Let a worker write a model as a backend rewrites, converts or builds it.
-
-    Raises:
-        WorkerFailed: It does not.
-    """
-    with open_temporary_folder() as folder:
-        root = Path(folder).resolve()
-        job = WorkerJob({"": model.absolute()}, backend, {}, root, environment=environment)
-        with Worker(job, timeout_s=timeout_s) as worker:
-            worker.ask("optimize", out=str(out.resolve()))
-
-
 def replay_in_workers(
     source: Source,
     models: Mapping[str, Path],
@@ -134,7 +99,7 @@ def replay_in_workers(
             inputs, expected = source.streams(name)
             job = _make_job({"": path}, there, {"": inputs}, root, environment)
             answers = root / f"answers-{len(list(root.iterdir()))}"
-            with worker_errors(f"the package does not run under {by}"):
+            with translate_failures(f"the package does not run under {by}", ANOTHER):
                 actual = compute_outputs(job, range(len(Stream(job.feeds[""]))), answers)
             pairs = zip(Stream(expected), actual, strict=True)
             worst = min(worst, *(snr_db(reference, answer) for reference, answer in pairs))
@@ -153,7 +118,7 @@ def measure_overhead(
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
-        with worker_errors("the package does not run"):
+        with translate_failures("the package does not run", ANOTHER):
             pairs = [
                 fresh_pair.pair for fresh_pair in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)
             ]
