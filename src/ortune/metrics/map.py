@@ -73,9 +73,6 @@ class Map(Metric):
     def reads_inputs(self) -> bool:
         return bool(self.decode)
 
-    def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
-        return self.record_with(expected, actual, label, {})
-
     def record_with(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
     ) -> Sequence[float]:

@@ -29,14 +29,10 @@ class SentenceCosine(Fidelity):
     def chance(self, labels: Sequence[Any]) -> float:
         return 0.0
 
-    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
-        """Return a cosine in [-1, 1] without a mask: all tokens count."""
-        return self.record_with(expected, actual, label, {})
-
     def record_with(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
     ) -> float:
-        """Return a cosine in [-1, 1].
+        """Return a cosine in [-1, 1]; all tokens count where no mask is among the inputs.
 
         Raises:
             BadData: No output holds vectors.

@@ -41,10 +41,6 @@ class Spearman(Metric):
     def chance(self, labels: Sequence[Any]) -> float:
         return 0.0
 
-    def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
-        """Return the candidate's number, the label's and the baseline's, all tokens counting."""
-        return self.record_with(expected, actual, label, {})
-
     def record_with(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
     ) -> Sequence[float]:
