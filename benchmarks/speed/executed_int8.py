@@ -176,11 +176,11 @@ def list_entries(
         yield Entry("before", before / f"{name}.onnx", hints)
     path = folder / f"{name}-nncf.xml"
     if not path.is_file():
-        kind = ["transformer"] if name in TRANSFORMERS else []
-        python = environment("nncf").python
-        arguments = [made / "model.onnx", made / "calibration", path, *kind]
-        command = [str(python), str(HERE / "nncf_file.py"), *map(str, arguments)]
-        subprocess.run(command, check=True, capture_output=True)
+        kind = "transformer" if name in TRANSFORMERS else "other"
+        script = HERE.parent / "peers" / "tools" / "run_nncf.py"
+        arguments = [made / "model.onnx", made / "calibration", path, "hinted, OpenVINO", kind]
+        command = [environment("nncf").python, script, *arguments]
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
     yield Entry("NNCF", path, hints)
 
 

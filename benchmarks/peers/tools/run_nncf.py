@@ -77,6 +77,15 @@ def on_openvino(task: Task) -> None:
     openvino.save_model(model, task.out.with_suffix(".xml"), compress_to_fp16=False)
 
 
+def convert_hinted(task: Task) -> None:
+    """Write OpenVINO's own format of the model, quantized as hinted by all samples."""
+    import openvino
+
+    feeds, model = list(task.feeds()), openvino.Core().read_model(str(task.model))
+    model = nncf.quantize(model, nncf.Dataset(feeds), subset_size=len(feeds), **hint(task))
+    openvino.save_model(model, task.out, compress_to_fp16=False)
+
+
 def on_onnx(task: Task) -> None:
     model = controlled(
         task, task.judge(), onnx.load(task.model), lambda one: running(one.SerializeToString())
@@ -90,6 +99,8 @@ if __name__ == "__main__":
         on_openvino(asked)
     elif asked.recipe == "accuracy control, ONNX":
         on_onnx(asked)
+    elif asked.recipe == "hinted, OpenVINO":
+        convert_hinted(asked)
     else:
         found, said = made(asked)
         onnx.save(found, asked.out)
