@@ -107,10 +107,16 @@ def follow_situation(situation: tuple[str, Situation], room: Room) -> None:
         followed()
 
 
-def demand(*words: object) -> None:
-    """Run a command and raise what is amiss."""
+def run(*words: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, what is amiss and what to do about it."""
     with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
         code = main([str(word) for word in words])
-    if code == 2:
-        what, _, fix = said.getvalue().rpartition("  fix: ")
-        raise OrtuneError(what.strip().rpartition("\n")[2], fix=fix)
+    what, _, fix = said.getvalue().rpartition("  fix: ")
+    return code, what.strip().rpartition("\n")[2], fix.removesuffix("\n")
+
+
+def demand(*words: object) -> None:
+    """Run a command and raise what is amiss."""
+    code, what, fix = run(*words)
+    if code:
+        raise OrtuneError(what, fix=fix)

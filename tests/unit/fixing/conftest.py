@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fixing.kit import Room
+from tests.unit.following import Room
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import shlex
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +17,12 @@ from ortune_toys.backends.precompiled import Precompiled
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
-from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
 from ortune.graph.io import file
 from ortune.search.experiment import golden
-from tests.unit import studies
+from tests.unit import following, studies
 from tests.unit.fixing.sites import find_raised, list_sites
+from tests.unit.following import Room
 from tests.unit.quantizing import model_of, normal
 from tests.unit.search.experiment.test_hostile_run import written
 
@@ -196,27 +195,15 @@ def prepare(folder: Path, *commands: str) -> Iterator[dict[str, str]]:
 
 def run(text: str, places: Mapping[str, str]) -> tuple[int, str, str]:
     """Run a command; return its exit code, what is amiss and what to do about it."""
-    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
-        code = main([places.get(word, word) for word in shlex.split(text)])
-    what, _, fix = said.getvalue().rpartition("  fix: ")
-    return code, what.strip().rpartition("\n")[2], fix.removesuffix("\n")
+    return following.run(*(places.get(word, word) for word in shlex.split(text)))
 
 
 def demand(text: str, places: Mapping[str, str]) -> None:
     """Run a command and raise what is amiss."""
-    code, what, fix = run(text, places)
-    if code:
-        raise OrtuneError(what, fix=fix)
+    following.demand(*(places.get(word, word) for word in shlex.split(text)))
 
 
 # --- situations ---------------------------------------------------------------------------------
-
-
-class Room(NamedTuple):
-    """Where a situation is."""
-
-    folder: Path
-    patch: pytest.MonkeyPatch
 
 
 Pair = tuple[Callable[[], object], Callable[..., object]]
@@ -246,16 +233,6 @@ def follow(site: str, *said: str) -> Callable[[Callable[[Room], Iterator[Pair]]]
         situations[make.__name__] = Situation(site, said, contextmanager(make))
 
     return register
-
-
-def end_at(said: str, act: Callable[[], object]) -> Callable[[], None]:
-    """Return an act that ends at the next thing amiss."""
-
-    def check() -> None:
-        with pytest.raises(OrtuneError, match=said):
-            act()
-
-    return check
 
 
 def check_situation(situation: Situation, room: Room) -> None:

@@ -35,11 +35,9 @@ from tests.unit.fixing.kit import (
     OWN,
     SITUATIONS,
     Pair,
-    Room,
     W,
     check_situation,
     demand,
-    end_at,
     fill_folder,
     follow,
     prepare,
@@ -47,6 +45,7 @@ from tests.unit.fixing.kit import (
     save,
     save_text,
 )
+from tests.unit.following import Room, end_at
 from tests.unit.search.experiment.test_hostile_run import written
 
 LOOP = """g (float[b, 4] x) => (float[b, 4] y) {

@@ -29,15 +29,14 @@ from tests.unit.data.sequences.test_rolling import CELL, X, added, steps
 from tests.unit.fixing.kit import (
     SITUATIONS,
     Pair,
-    Room,
     check_situation,
     demand,
-    end_at,
     follow,
     prepare,
     save,
     save_text,
 )
+from tests.unit.following import Room, end_at
 from tests.unit.quantizing import normal
 
 IMAGE = TensorSpec("x", "float32", ("N", 3, 2, 2))

@@ -27,16 +27,8 @@ from ortune.measurement.environments.installed import add_environment
 from ortune.measurement.process import require_backend
 from ortune.search.targets import read_targets
 from tests.unit import environments
-from tests.unit.fixing.kit import (
-    SITUATIONS,
-    Pair,
-    Room,
-    check_situation,
-    demand,
-    end_at,
-    follow,
-    save_text,
-)
+from tests.unit.fixing.kit import SITUATIONS, Pair, check_situation, demand, follow, save_text
+from tests.unit.following import Room, end_at
 
 
 @follow("search/targets:read_targets#2", "--executor")

@@ -12,14 +12,8 @@ import pytest
 import ortune as ot
 from ortune.backends.runtimes.torch.module import fill_module, read_checkpoint
 from tests import zygote
-from tests.unit.fixing.kit import (
-    SITUATIONS,
-    Pair,
-    Room,
-    check_situation,
-    follow,
-    save_text,
-)
+from tests.unit.fixing.kit import SITUATIONS, Pair, check_situation, follow, save_text
+from tests.unit.following import Room
 
 MODULES = """
 import torch

@@ -38,10 +38,8 @@ from tests.unit.fixing.kit import (
     RANDOM,
     SITUATIONS,
     Pair,
-    Room,
     check_situation,
     demand,
-    end_at,
     follow,
     make_bundle,
     make_own_bundle,
@@ -49,6 +47,7 @@ from tests.unit.fixing.kit import (
     save,
     save_text,
 )
+from tests.unit.following import Room, end_at
 from tests.unit.search.test_fixed_shapes import STEP
 
 

@@ -54,17 +54,16 @@ from tests.unit.fixing.kit import (
     OWN,
     SITUATIONS,
     Pair,
-    Room,
     W,
     check_situation,
     demand,
-    end_at,
     follow,
     make_bundle,
     prepare,
     save,
     save_text,
 )
+from tests.unit.following import Room, end_at
 from tests.unit.quantizing import model_of
 
 CHAIN: list[Any] = [(probe.CUDA, {})]

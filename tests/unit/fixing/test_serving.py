@@ -27,14 +27,13 @@ from tests.certificates import pair
 from tests.unit.fixing.kit import (
     SITUATIONS,
     Pair,
-    Room,
     check_situation,
     demand,
-    end_at,
     follow,
     prepare,
     save_text,
 )
+from tests.unit.following import Room, end_at
 from tests.unit.serving.load_testing.test_goal import Machine
 from tests.unit.serving.load_testing.toy_servers import Script, over_http
 from tests.unit.serving.server.grpc.test_server import made as make_grpc_server
