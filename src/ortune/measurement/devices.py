@@ -338,7 +338,7 @@ class Link:
             self.process.kill()
 
     def read_exit_code(self, code: int) -> int | None:
-        """Return the worker's own of the process here, a signal's negative; None of a lost link."""
+        """Return the worker's own code of the process here, a signal's negative; None if lost."""
         if self.claim is None:
             return code
         return None if code == LOST else 128 - code if code > 128 else code  # as a shell tells
