@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from judging import Judge
+from judging import Judge, samples
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Task:
 
     def feeds(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the calibration samples, arrays by input name."""
-        for path in sorted(self.samples.glob("*.npz")):
-            yield dict(np.load(path))
+        yield from (feed for feed, _ in samples(self.samples))
 
     def judge(self) -> Judge:
         """Return what scores by the goal's metric."""
