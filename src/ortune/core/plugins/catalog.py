@@ -82,6 +82,11 @@ def load_plugin(base: type[P], name: str) -> type[P]:
         UnknownPlugin: No file of that name, or the file does not define exactly one class.
     """
     if user_file.names_file(name):
+        if base.folder not in _STEPS:  # workers would get a stand-in, and run no file for it
+            raise UnknownPlugin(
+                f"no {base.__name__.lower()} is read from a file such as '{name}', only steps are",
+                fix="put it into a package with an entry point in the group ortune.plugins",
+            )
         return user_file.load_user_class(base, name)
     entries = map_modules(base.folder)
     if name not in entries:

@@ -14,6 +14,7 @@ from ortune.cli.main import main
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
+from ortune.core.plugins.catalog import BASES, base_of, load_plugin
 from ortune.core.reading import read_step
 from ortune.core.step import Edit, Recipe, Transform
 from ortune.graph.ir.edit import take_notes
@@ -188,6 +189,14 @@ def test_wrong_words_give_two_lines(
     assert len(said) == 2
     assert what in said[0] and said[1].startswith("  fix: ") and fix in said[1]
     assert not Path("out.onnx").exists()
+
+
+@pytest.mark.parametrize("folder", sorted(BASES.keys() - {"transforms", "quantizers"}))
+def test_only_steps_are_read_from_files(folder: str) -> None:
+    """A worker, which trusts no file that is named to it, could not run another kind."""
+    with pytest.raises(UnknownPlugin, match="only steps are") as caught:
+        load_plugin(base_of(folder), "rules.py:Renamed")
+    assert "ortune.plugins" in caught.value.fix
 
 
 def test_a_class_of_its_own_has_fields(here: Path) -> None:
