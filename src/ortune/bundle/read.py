@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.manifest import EVIDENCE, Manifest, PackedPlan
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, UnknownPlugin
+from ortune.core.errors import BadModel
 from ortune.core.facts import Facts
-from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
 from ortune.core.study import Job, Study
 from ortune.core.trial import Trial
@@ -118,9 +117,9 @@ def read_bundle(path: str | Path) -> Bundle:
             EVIDENCE,
             *(name for plan in manifest.plans for name in (plan.settings, plan.recipe)),
         ]
-        texts = {name: _parse_json(file.read(name), name, path) for name in names}
+        texts = {name: file.read(name) for name in names}
     plans = tuple(_read_plan(plan, texts, path) for plan in manifest.plans)
-    evidence = _decode_member(BundleEvidence, texts[EVIDENCE], EVIDENCE, path)
+    evidence = consent.decode_member(BundleEvidence, texts[EVIDENCE], f"{path.name}: '{EVIDENCE}'")
     keys = {"", *(trial.key for trial in evidence.trials)}
     for plan in manifest.plans:
         if plan.key not in keys:
@@ -132,34 +131,12 @@ def read_bundle(path: str | Path) -> Bundle:
     return Bundle(str(path), manifest, plans, replace(evidence, job=job))
 
 
-def _read_plan(packed: PackedPlan, texts: Mapping[str, Any], path: Path) -> BundledPlan:
+def _read_plan(packed: PackedPlan, texts: Mapping[str, bytes], path: Path) -> BundledPlan:
     """Read one plan's settings and recipe."""
-    consent.require_backend_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
-    backend: Backend = _decode_member(Backend, texts[packed.settings], packed.settings, path)
-    recipe = _decode_member(Recipe, texts[packed.recipe], packed.recipe, path)
+    settings, recipe_name = packed.settings, packed.recipe
+    where, content = f"{path.name}: '{settings}'", texts[settings]
+    backend: Backend = consent.decode_member(Backend, content, where)
+    where, content = f"{path.name}: '{recipe_name}'", texts[recipe_name]
+    recipe = consent.decode_member(Recipe, content, where)
     consent.require_listed(backend, packed.custom_ops)
     return BundledPlan(packed, backend, recipe)
-
-
-def _decode_member(kind: type[T], data: Any, member: str, path: Path) -> T:
-    """Build what a member says, none of it more than a file from elsewhere may set."""
-    where = f"{path.name}: '{member}'"
-    try:
-        stored.demand_safe_data(data, where)
-    except BadSettings as error:
-        raise BadModel(error.what, fix=error.fix) from None
-    try:
-        return codec.decode(kind, data)
-    except UnknownPlugin:
-        raise
-    except OrtuneError as error:
-        raise BadModel(f"{where} cannot be used: {error.what}", fix=error.fix) from None
-
-
-def _parse_json(content: bytes, member: str, path: Path) -> Any:
-    try:
-        return stored.parse_json(content)
-    except ValueError as error:
-        raise BadModel(
-            f"{path.name}: '{member}' cannot be read: {error}", fix="pack the run again"
-        ) from error

@@ -13,8 +13,7 @@ from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.external import require_inside
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings
-from ortune.core.plugins import codec, stored
+from ortune.core.errors import BadModel
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
@@ -110,17 +109,8 @@ class OpenBundle:
             BadModel: Its settings are none that a bundle may make.
             UnknownPlugin: Its backend is not installed.
         """
-        try:
-            data = stored.parse_json((self.folder / plan.settings).read_bytes())
-        except ValueError as error:
-            raise BadModel(
-                f"'{plan.settings}' cannot be read: {error}", fix="pack the run again"
-            ) from error
-        consent.require_backend_settings(data, plan.settings)
-        try:
-            backend = codec.decode(Backend, data)
-        except BadSettings as error:
-            raise BadModel(f"'{plan.settings}': {error.what}", fix=error.fix) from None
+        content = (self.folder / plan.settings).read_bytes()
+        backend: Backend = consent.decode_member(Backend, content, f"'{plan.settings}'")
         return Source(
             self.name,
             self.folder,

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortune.bundle.engine.consent import decode_member
 from ortune.bundle.engine.manifest import EVIDENCE, HUB, Arithmetic
 from ortune.bundle.read import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import hub, wording
-from ortune.core.errors import BadModel, OrtuneError, escape_control_chars
-from ortune.core.plugins import codec, stored
+from ortune.core.errors import BadModel, escape_control_chars
 from ortune.core.trial import Trial
 from ortune.core.wording import NONE
 from ortune.search.experiment.ledger import disable_imports
@@ -118,14 +118,8 @@ def read_evidence(source: Source) -> BundleEvidence:
     Raises:
         BadModel: It cannot be read, or sets what a bundle may not.
     """
-    try:
-        data = stored.parse_json((source.folder / EVIDENCE).read_bytes())
-        stored.demand_safe_data(data, f"'{EVIDENCE}'")
-        evidence: BundleEvidence = codec.decode(BundleEvidence, data)
-    except ValueError as error:
-        raise BadModel(f"'{EVIDENCE}' cannot be read: {error}", fix="pack it again") from error
-    except OrtuneError as error:
-        raise BadModel(f"'{EVIDENCE}' cannot be used: {error.what}", fix=error.fix) from None
+    content = (source.folder / EVIDENCE).read_bytes()
+    evidence = decode_member(BundleEvidence, content, f"'{EVIDENCE}'")
     disable_imports(evidence.job, evidence.trials)
     return evidence
 

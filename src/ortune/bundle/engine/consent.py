@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core import regular_file, wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
+from ortune.core.errors import (
+    BadModel,
+    BadSettings,
+    OrtuneError,
+    UnknownPlugin,
+    summarize_error,
+)
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_factory
 
+T = TypeVar("T")
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How shared libraries of Linux, Windows and macOS begin."""
 
@@ -116,10 +123,34 @@ def require_backend_settings(data: object, member: str) -> None:
             f"{member} holds '{kind}' where a backend belongs" if kind else f"{member} holds none"
         )
         raise BadModel(problem, fix=stored.DISTRUST)
+    _require_safe_data(data, member)
+
+
+def _require_safe_data(data: object, member: str) -> None:
     try:
         stored.demand_safe_data(data, member)
     except BadSettings as error:
         raise BadModel(error.what, fix=error.fix) from None
+
+
+def decode_member(kind: type[T], content: bytes, where: str) -> T:
+    """Build what a member says, none of it more than a file from elsewhere may set.
+
+    Raises:
+        BadModel: It is no JSON, or does not say that.
+        UnknownPlugin: It names a plugin that is not installed.
+    """
+    try:
+        data = stored.parse_json(content)
+    except ValueError as error:
+        raise BadModel(f"{where} cannot be read: {error}", fix="pack the run again") from error
+    (require_backend_settings if kind is Backend else _require_safe_data)(data, where)
+    try:
+        return codec.decode(kind, data)
+    except UnknownPlugin:
+        raise
+    except OrtuneError as error:
+        raise BadModel(f"{where} cannot be used: {error.what}", fix=error.fix) from None
 
 
 def load_backend(folder: Path, manifest: Manifest, plan: PackedPlan) -> tuple[Backend | None, str]:

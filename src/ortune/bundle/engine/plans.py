@@ -26,8 +26,8 @@ from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadModel, OrtuneError
-from ortune.core.plugins import codec, stored
+from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.plugins import stored
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.measurement.machine import machine
 
@@ -62,15 +62,8 @@ def load_compiled(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[
     if COMPILED not in manifest.members:
         return {}
     archive.extract_member(file, manifest, COMPILED, None)
-    try:
-        data = stored.parse_json(file.read(COMPILED))
-        if not isinstance(data, list):
-            raise ValueError("it is no list")
-        entries = [codec.decode(CompiledPlan, entry) for entry in data]
-    except (ValueError, OrtuneError) as error:
-        raise BadModel(
-            f"{name}: '{COMPILED}' cannot be read: {error}", fix=stored.DISTRUST
-        ) from error
+    where = f"{name}: '{COMPILED}'"
+    entries = consent.decode_member(tuple[CompiledPlan, ...], file.read(COMPILED), where)
     places = {entry.plan: entry for entry in entries}
     for place, entry in places.items():
         fits = place in range(len(manifest.plans)) and set(entry.models) == set(manifest.fallback)
