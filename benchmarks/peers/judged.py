@@ -22,7 +22,7 @@ from ortune.core.event import ignore_event
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import translate_failures
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
@@ -94,12 +94,12 @@ def _scored(context: Context, one: Contestant) -> tuple[Score, ...]:
     """
     paths, part = dict.fromkeys(context.models, one.model), context.parts["search"]
     plan = Plan(Recipe(one.name, ()), one.backend)
-    try:
-        with measure.start_worker(context, paths, one.backend, "peer", ignore_event) as worker:
-            wait_until_ready(worker)
-            return score_plan(context, worker, plan, part, run_ns=RUN_NS)
-    except WorkerFailed as error:
-        raise error.as_bad_model(one.model, one.backend) from None
+    with (
+        translate_failures(f"{one.model} does not run on {one.backend}"),
+        measure.start_worker(context, paths, one.backend, "peer", ignore_event) as worker,
+    ):
+        wait_until_ready(worker)
+        return score_plan(context, worker, plan, part, run_ns=RUN_NS)
 
 
 def _unscored(error: str) -> Row:

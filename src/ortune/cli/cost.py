@@ -128,10 +128,6 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
         print_text(f"  assumed: {text}")
 
 
-def _name_doubt(accuracy: str) -> str:
-    return f" ({accuracy})" if accuracy not in ("", "proved") else ""
-
-
 def _make_option_cells(
     row: PricedOption, terms: Terms, loaded: bool, first: PricedOption
 ) -> Sequence[str]:
