@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit import surveys
-from tests.unit.search.experiment.test_hostile_run import in_header, written
+from tests.unit import studies, surveys
+from tests.unit.search.experiment.test_hostile_run import in_header
 
 from ortune.cli.main import main
 from ortune.data.zoo.digit_cnn import DigitCnn
@@ -136,7 +136,7 @@ def test_wrong_arguments_are_two_lines(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    root = written(surveys.study(tmp_path))
+    root = studies.write_run(surveys.study(tmp_path))
     RegionJournal(root).add(surveys.SURVEY)
     return root
 

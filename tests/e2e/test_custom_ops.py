@@ -15,10 +15,11 @@ import numpy as np
 import onnx
 import pytest
 from tests.unit import studies
+from tests.unit.packaged import forge, members_of
 
 import ortune as ot
 from ortune.backends.cpu import Cpu
-from ortune.bundle.engine.manifest import MANIFEST, SETTINGS
+from ortune.bundle.engine.manifest import SETTINGS
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
@@ -304,7 +305,8 @@ def test_settings_that_name_other_code_are_not_run(tmp_path: Path) -> None:
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     study = studies.study(tmp_path, backend=Cpu(threads=1))
     bundle = pack(study, tmp_path / "toy.ortune")
-    _retell(bundle, {"custom_ops": [str(evil)]})
+    settings = json.loads(members_of(bundle)[SETTINGS]) | {"custom_ops": [str(evil)]}
+    forge(bundle, {SETTINGS: json.dumps(settings).encode()})
     with pytest.raises(BadModel, match="its manifest does not"):
         ot.load(bundle)
     with pytest.raises(BadModel, match="its manifest does not"):
@@ -318,19 +320,3 @@ def test_a_library_that_is_gone_is_not_packed(tmp_path: Path) -> None:
     trials = tuple(replace(t, plan=Plan(t.plan.recipe, gone)) for t in study.trials)
     with pytest.raises(OrtuneError, match=r"'.*gone\.so' is gone"):
         pack(replace(study, trials=trials), tmp_path / "toy.ortune")
-
-
-def _retell(bundle: Path, changed: dict[str, Any]) -> None:
-    """Change a bundle's settings, and its manifest with them."""
-    from hashlib import sha256
-
-    with zipfile.ZipFile(bundle) as old:
-        members = {name: old.read(name) for name in old.namelist()}
-    members[SETTINGS] = json.dumps(json.loads(members[SETTINGS]) | changed).encode()
-    manifest = json.loads(members[MANIFEST])
-    digest = sha256(members[SETTINGS]).hexdigest()
-    manifest["members"][SETTINGS] = {"sha256": digest, "size": len(members[SETTINGS])}
-    members[MANIFEST] = json.dumps(manifest).encode()
-    with zipfile.ZipFile(bundle, "w") as new:
-        for name, content in members.items():
-            new.writestr(name, content)

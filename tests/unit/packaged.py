@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 
-from ortune.bundle.engine.manifest import Member
+from ortune.bundle.engine.manifest import MANIFEST, Member
 from ortune.bundle.pack import pack
 from ortune.bundle.source import Source, unpack_temporarily
 from ortune.core.backend import Backend
 from tests.unit import studies
 
+Members = dict[str, bytes]
+
 
 def bundle(folder: Path, backend: Backend | None = None) -> Path:
     """Pack the winner of the toy study."""
     return pack(studies.study(folder, backend=backend), folder / "toy.ortune")
+
+
+def members_of(bundle: Path) -> Members:
+    """Return member -> its content."""
+    with zipfile.ZipFile(bundle) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def write_members(bundle: Path, members: Members) -> Path:
+    """Write a bundle of these members anew."""
+    with zipfile.ZipFile(bundle, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return bundle
+
+
+def forge(
+    bundle: Path, changed: Members, retold: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Path:
+    """Replace members and tell the manifest of it, as somebody with bad intent would."""
+    members = members_of(bundle) | changed
+    manifest = json.loads(members[MANIFEST])
+    for name, content in members.items():
+        if name != MANIFEST:
+            told = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+            manifest["members"][name] = told
+    retold(manifest)
+    return write_members(bundle, {**members, MANIFEST: json.dumps(manifest).encode()})
 
 
 @contextmanager

@@ -102,6 +102,19 @@ def write_golden(made: Study, trial: Trial, model: Path, name: str = "") -> None
     stream.write_stream(golden.outputs_path(root, name, trial), outputs)
 
 
+def write_run(study: Study) -> Path:
+    """Write a study as a run, so that a verb can read it; return its folder."""
+    from ortune.search.experiment.ledger import Ledger, write_ending, write_header
+
+    root = Path(study.root)
+    write_header(root, study.header)
+    ledger = Ledger(root)
+    for trial in study.trials:
+        ledger.append(trial)
+    write_ending(root, study.ending)
+    return root
+
+
 def job(*sources: Path, names: tuple[str, ...] = ("",)) -> Job:
     digests = [
         [name, file.compute_digest(path)] for name, path in zip(names, sources, strict=True)

@@ -52,7 +52,6 @@ from tests.unit.following import (
     refuse,
 )
 from tests.unit.quantizing import model_of
-from tests.unit.search.experiment.test_hostile_run import written
 from tests.unit.test_fixes_data import PLAIN, lack, save
 
 STEPPED = """g (float[1, 4] x, float[1, 4] h) => (float[1, 4] y, float[1, 4] h_out) {
@@ -311,7 +310,7 @@ def pictures_of_two_sizes(room: Room) -> Iterator[tuple[Act, Act]]:
 
 @follow("give -o PAGE.html")
 def a_page_of_two_runs(room: Room) -> Iterator[tuple[Act, Act]]:
-    run = written(studies.study(room.folder / "s"))
+    run = studies.write_run(studies.study(room.folder / "s"))
     yield (
         lambda: demand("report", run, run),
         lambda: demand("report", run, run, "-o", room.folder / "page.html"),
@@ -320,7 +319,7 @@ def a_page_of_two_runs(room: Room) -> Iterator[tuple[Act, Act]]:
 
 @follow("put them back where they were")
 def a_run_whose_models_are_gone(room: Room) -> Iterator[tuple[Act, Act]]:
-    run = written(studies.study(room.folder / "s"))
+    run = studies.write_run(studies.study(room.folder / "s"))
     places = [room.folder / "s" / "source", run / "artefacts"]
 
     def gone() -> None:

@@ -501,19 +501,17 @@ def a_function_for_several_models(room: Room) -> Iterator[tuple[Act, Act]]:
 
 @follow("the run's folder that it was packed from")
 def a_bundle_to_explain(room: Room) -> Iterator[tuple[Act, Act]]:
-    from tests.unit.search.experiment.test_hostile_run import written
 
     study = studies.study(room.folder / "s")
     bundle = pack(study, room.folder / "b.ortune")
-    run = written(study)
+    run = studies.write_run(study)
     yield lambda: ot.explain(bundle), lambda: ot.explain(run)
 
 
 @follow("one of them at a time")
 def a_node_and_a_plan(room: Room) -> Iterator[tuple[Act, Act]]:
-    from tests.unit.search.experiment.test_hostile_run import written
 
-    run = written(studies.study(room.folder / "s"))
+    run = studies.write_run(studies.study(room.folder / "s"))
 
     def act(**asked: str) -> None:
         ot.explain(run, **asked)

@@ -41,7 +41,6 @@ from ortune.serving.server.listeners import resolve_host
 from tests.unit import studies
 from tests.unit.following import Room, Value, follow_value
 from tests.unit.quantizing import model_of, normal
-from tests.unit.search.experiment.test_hostile_run import written
 
 H, Y = (TensorSpec(name, "float32", (1, 4)) for name in "hy")
 MODEL = "g (float[b, 32] x) => (float[b, 32] y) { m = MatMul(x, w) y = Relu(m) }"
@@ -235,7 +234,7 @@ def pack_trial(room: Room, key: str) -> None:
 
 
 def explain_plan(room: Room, plan: str) -> None:
-    explain(written(studies.study(room.folder / f"of {plan}")), plan=plan)
+    explain(studies.write_run(studies.study(room.folder / f"of {plan}")), plan=plan)
 
 
 MORE = {

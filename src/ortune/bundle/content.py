@@ -417,7 +417,7 @@ def _compile_model(
         for path in (model, out)
     )
     problem = f"{model.name} is not compiled for '{backend}'"
-    with translate_failures(problem, "leave --compiled out"):
+    with translate_failures(problem, fix="leave --compiled out"):
         with Worker(compiling, timeout_s=_LIMIT_S) as worker:
             made_for: Mapping[str, str] = worker.ask("precompile", out=str(out))["made_for"]
         with Worker(checking, timeout_s=_LIMIT_S) as worker:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.unit import studies
 from tests.unit.bundle import several
-from tests.unit.bundle.test_plans import rewritten
+from tests.unit.packaged import forge, members_of
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
@@ -68,13 +68,8 @@ def test_it_runs_where_it_is_allowed(study: Study, tmp_path: Path) -> None:
 
 def test_code_that_the_manifest_does_not_name_is_refused(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "x.ortune", trial=KEY)
-
-    def other(name: str, data: bytes) -> bytes:
-        if name != "settings.json":
-            return data
-        return json.dumps({**json.loads(data), "source": "os:getcwd"}).encode()
-
-    rewritten(path, other)
+    settings = json.loads(members_of(path)["settings.json"]) | {"source": "os:getcwd"}
+    forge(path, {"settings.json": json.dumps(settings).encode()})
     with pytest.raises(BadModel, match="'os:getcwd', which its manifest does not"):
         load_engine(path, custom_ops=True)
 

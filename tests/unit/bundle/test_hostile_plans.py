@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.unit.bundle import several
-from tests.unit.bundle.test_hostile import forge, members_of, refused, settings
+from tests.unit.bundle.test_hostile import refused, settings
+from tests.unit.packaged import forge, members_of, write_members
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.plugin import PluginProvider
@@ -25,26 +25,12 @@ from ortune.core.errors import BadModel, OrtuneError
 
 SECOND = name_plan_member(1, SETTINGS)
 _HELD = 64 << 20
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     return pack(several.study(tmp_path), tmp_path / "toy.ortune", with_="aa11,ff66")
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
-def write(bundle: Path, members: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(bundle, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return bundle
 
 
 def test_swapped_entries(bundle: Path) -> None:
@@ -58,7 +44,7 @@ def test_swapped_entries(bundle: Path) -> None:
     assert len(pairs) > 50
     for one, two in pairs:
         swapped = {**whole, one: whole[two], two: whole[one]}
-        refused(write(bundle, swapped), "was changed|where bundles store it uncompressed")
+        refused(write_members(bundle, swapped), "was changed|where bundles store it uncompressed")
 
 
 def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:
@@ -135,4 +121,4 @@ class TestMemory:
     def test_many_long_names(self, bundle: Path) -> None:
         whole = members_of(bundle)
         more = {f"{place:05}{'n' * 900}": b"" for place in range(20_000)}
-        self.refused(write(bundle, {**whole, **more}))
+        self.refused(write_members(bundle, {**whole, **more}))

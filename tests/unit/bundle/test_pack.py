@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 import sys
-import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +18,8 @@ import pytest
 from tests.unit import studies
 from tests.unit.alone import run_alone
 from tests.unit.bundle import several
-from tests.unit.bundle.test_hostile import forge, settings
+from tests.unit.bundle.test_hostile import settings
+from tests.unit.packaged import forge
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
@@ -38,36 +37,6 @@ from ortune.search.experiment.ledger import Ledger, write_header
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
 WRONG = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return studies.study(tmp_path)
-
-
-@pytest.fixture
-def bundle(study: Study, tmp_path: Path) -> Path:
-    return pack(study, tmp_path / "toy.ortune")
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where engines unpack."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
-def rewrite(bundle: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Change members without touching their digests."""
-    with zipfile.ZipFile(bundle) as old:
-        members = {name: old.read(name) for name in old.namelist()}
-    change(members)
-    with zipfile.ZipFile(bundle, "w") as new:
-        for name, content in members.items():
-            new.writestr(name, content)
-    return bundle
 
 
 def test_it_holds_everything(bundle: Path, study: Study) -> None:
@@ -201,35 +170,17 @@ def _given(backend: Cpu) -> tuple[Cpu | None, str]:
     ("settings", "reason"), [(b'{"is": "backends/quantum"}', "quantum"), (b"{", "Expecting")]
 )
 def test_an_unknown_backend_falls_back(bundle: Path, settings: bytes, reason: str) -> None:
-    def other(members: dict[str, bytes]) -> None:
-        members["settings.json"] = settings
-        _digest(members, "settings.json")
-
-    rewrite(bundle, other)
+    forge(bundle, {"settings.json": settings})
     with pytest.warns(RuntimeWarning, match=reason):
         engine = load_engine(bundle)
     np.testing.assert_array_equal(engine(x=X)["y"], Y)
     engine.close()
 
 
-def _digest(members: dict[str, bytes], name: str) -> None:
-    import hashlib
-
-    manifest = json.loads(members["manifest.json"])
-    content = members[name]
-    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    manifest["members"][name] = entry
-    members["manifest.json"] = json.dumps(manifest).encode()
-
-
 @pytest.mark.parametrize("name", ["settings.json", "recipe.json", "evidence.json"])
 def test_a_text_that_is_none_is_refused(bundle: Path, name: str) -> None:
-    def other(members: dict[str, bytes]) -> None:
-        members[name] = b"{"
-        _digest(members, name)
-
     with pytest.raises(BadModel, match=f"toy.ortune: '{name}' cannot be read"):
-        read_bundle(rewrite(bundle, other))
+        read_bundle(forge(bundle, {name: b"{"}))
 
 
 def test_another_trial(study: Study, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from ortune.core.errors import (
     OrtuneError,
 )
 from ortune.core.study import Study
-from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.targets.onnx import OnnxFile
 
 EQUAL = Replay("a test", float("inf"))
@@ -65,16 +64,6 @@ class Notes(Target):
             np.maximum(feeds["x"] + np.float32([1, 2, 3, 4]), 0), expected["y"]
         )
         return self.found
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return studies.study(tmp_path)
-
-
-@pytest.fixture
-def bundle(study: Study, tmp_path: Path) -> Path:
-    return pack(study, tmp_path / "toy.ortune")
 
 
 def test_the_winner_is_written_run_again_and_described(bundle: Path, tmp_path: Path) -> None:
@@ -120,7 +109,7 @@ def test_an_answer_of_no_is_exit_code_one(
     monkeypatch.setattr(
         OnnxFile, "refuses", lambda _, source: "" if "as-is" in source.plan.plan else "no"
     )
-    words = ["pack", str(run_folder(study)), "--for", "onnx", "-o", str(tmp_path / "out")]
+    words = ["pack", str(studies.write_run(study)), "--for", "onnx", "-o", str(tmp_path / "out")]
     assert main(words) == 1
     error = capsys.readouterr().err
     assert "onnx cannot run clean @ cpu(threads=1): no" in error
@@ -254,19 +243,12 @@ def test_from_python(study: Study, bundle: Path, tmp_path: Path) -> None:
     assert (pack(bundle, tmp_path / "b", target=Notes()) / "toy.onnx").is_file()
     with pytest.raises(BadData, match="no run in"):
         pack(bundle, tmp_path / "c.ortune")
-    assert pack(str(run_folder(study)), tmp_path / "d.ortune").is_file()
+    assert pack(str(studies.write_run(study)), tmp_path / "d.ortune").is_file()
 
 
-def run_folder(study: Study) -> Path:
-    root = Path(study.root)
-    write_header(root, study.header)
-    ledger = Ledger(root)
-    for trial in study.trials:
-        ledger.append(trial)
-    return root
-
-
-@pytest.mark.parametrize("given", [run_folder, lambda study: pack(study, Path(study.root) / "b")])
+@pytest.mark.parametrize(
+    "given", [studies.write_run, lambda study: pack(study, Path(study.root) / "b")]
+)
 def test_on_the_command_line(
     study: Study,
     tmp_path: Path,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +15,9 @@ from ortune_toys.backends.scripted import Scripted
 from tests.unit import studies
 from tests.unit.bundle import several
 from tests.unit.bundle.several import CPU, OTHER, TOY
+from tests.unit.packaged import forge, members_of
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle import entries
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
@@ -28,10 +26,8 @@ from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
-from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status
-from ortune.search.experiment.ledger import Ledger, write_ending, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
@@ -283,12 +279,7 @@ class TestLoad:
 class TestCommand:
     @pytest.fixture
     def run(self, study: Study) -> str:
-        write_header(Path(study.root), study.header)
-        ledger = Ledger(Path(study.root))
-        for trial in study.trials:
-            ledger.append(trial)
-        write_ending(Path(study.root), study.ending)
-        return study.root
+        return str(studies.write_run(study))
 
     def test_it_names_the_plans(
         self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -328,26 +319,9 @@ def packed(folder: Path, harm: str = "") -> Path:
     """Pack a run whose winner's provider compiles; what is harmed is so after it was checked."""
     study = studies.study(folder, backend=Precompiled())
     path = pack(study, folder / "toy.ortune", compiled=True)
-    return path if not harm else rewritten(path, lambda name, data: spoiled(name, data, harm))
-
-
-def spoiled(name: str, data: bytes, harm: str) -> bytes:
-    """Compile anew in another way; the settings say so too."""
-    if name == "settings.json":
-        return json.dumps({**json.loads(data), "harm": harm}).encode()
-    return data
-
-
-def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
-    """Change members of a bundle and their digests in the manifest."""
-    draft = path.with_suffix(".draft")
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(draft, "w") as new:
-        manifest = json.loads(old.read("manifest.json"))
-        for name in manifest["members"]:
-            told = entries.write_text_member(new, name, change(name, old.read(name)), packed=False)
-            manifest["members"][name] = codec.encode(told)
-        entries.write_text_member(new, "manifest.json", json.dumps(manifest).encode())
-    shutil.move(draft, path)
+    if harm:
+        settings = json.loads(members_of(path)["settings.json"]) | {"harm": harm}
+        forge(path, {"settings.json": json.dumps(settings).encode()})
     return path
 
 
@@ -406,7 +380,7 @@ def test_what_does_not_open_or_answers_otherwise_is_left_alone(
         other = tmp_path / "wrong.onnx"
         Precompiled(harm=harm).compile(tmp_path / "run/artefacts/0123/toy.onnx", other)
         wrong = other.read_bytes()
-        rewritten(path, lambda name, data: wrong if name == "compiled/toy.onnx" else data)
+        forge(path, {"compiled/toy.onnx": wrong})
     engine, warned = said(path)
     assert not engine.compiled and len(warned) == 1 and why in warned[0]
 
@@ -429,8 +403,7 @@ def test_bytes_outside_of_the_bundle_are_refused(tmp_path: Path) -> None:
     Precompiled(harm="outside").compile(tmp_path / "run/artefacts/0123/toy.onnx", other)
     outside, plain = other.read_bytes(), (tmp_path / "run/artefacts/0123/toy.onnx").read_bytes()
     for content, why in ((outside, "a file outside itself"), (plain, "no compiled model")):
-        held = content
-        rewritten(path, lambda name, data: held if name == "compiled/toy.onnx" else data)  # noqa: B023
+        forge(path, {"compiled/toy.onnx": content})
         with pytest.raises(BadModel, match=why):
             load_engine(path)
 
@@ -449,7 +422,7 @@ def test_bytes_outside_of_the_bundle_are_refused(tmp_path: Path) -> None:
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, told: bytes) -> None:
     path = packed(tmp_path)
-    rewritten(path, lambda name, data: told if name == "compiled.json" else data)
+    forge(path, {"compiled.json": told})
     with pytest.raises(BadModel, match=r"compiled\.json"):
         load_engine(path)
 
@@ -475,19 +448,8 @@ def test_only_plans_that_can_are_compiled(tmp_path: Path) -> None:
 
 
 def test_the_command_line_packs_it(tmp_path: Path) -> None:
-    study = stored(studies.study(tmp_path, backend=Precompiled()))
-    words = ["pack", study.root, "-o", str(tmp_path / "cli.ortune"), "--compiled"]
+    root = studies.write_run(studies.study(tmp_path, backend=Precompiled()))
+    words = ["pack", str(root), "-o", str(tmp_path / "cli.ortune"), "--compiled"]
     assert main(words) == 0
     assert load_engine(tmp_path / "cli.ortune").compiled
     assert main([*words, "--for", "python"]) != 0
-
-
-def stored(study: Study) -> Study:
-    """Write a study as a run, so that a verb can read it."""
-    root = Path(study.root)
-    write_header(root, study.header)
-    ledger = Ledger(root)
-    for trial in study.trials:
-        ledger.append(trial)
-    write_ending(root, study.ending)
-    return study

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit import studies
-from tests.unit.bundle.test_hostile import forge
+from tests.unit.packaged import forge
 
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import UNSAID, Serving, load_serving

@@ -24,12 +24,12 @@ from tests.unit import following, studies
 from tests.unit.fixing.sites import find_raised, list_sites
 from tests.unit.following import Room
 from tests.unit.quantizing import model_of, normal
-from tests.unit.search.experiment.test_hostile_run import written
 
 ROOMS = Path(__file__).parents[2] / "fixtures" / "before_rooms"
 MODEL = "g (float[b, 32] x) => (float[b, 32] y) { m = MatMul(x, w) y = Relu(m) }"
 TWO = MODEL.replace("y = Relu(m)", "n = MatMul(m, v) y = Relu(n)")
 FIXED = "g (float[2, 8] x) => (float[2, 8] y) { m = MatMul(x, w) y = Relu(m) }"
+SINGLE = "g (float[b, 8] x) => (float[b, 8] y) <int64[2] s = {1, 8}> { y = Reshape(x, s) }"
 INTEGER = "g (int64[b, 4] i) => (int64[b, 4] y) { y = Abs(i) }"
 RANDOM = "g (float[b, 32] x) => (float[b, 32] y) { r = RandomNormalLike(x) y = Add(r, x) }"
 UNLOADED = """g (float[b, 32] x) => (float[b, 32] y) {
@@ -92,12 +92,12 @@ def make_own_run(path: Path) -> Path:
     """Write a run whose golden answers only its own code could give."""
     study = make_own(path)
     golden.outputs_path(Path(study.root), "", study.best).unlink()
-    return written(study)
+    return studies.write_run(study)
 
 
 def make_wrong_run(path: Path) -> Path:
     """Write a run whose provider compiles models that answer otherwise."""
-    return written(studies.study(path, backend=Precompiled(harm="wrong")))
+    return studies.write_run(studies.study(path, backend=Precompiled(harm="wrong")))
 
 
 def quantize(path: Path, step: str = "int8-dynamic") -> None:
@@ -130,6 +130,7 @@ def make_own_bundle(path: Path) -> Path:
 FILES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "M": ("m.onnx", lambda path: save(path, MODEL, w=normal(32, 32))),
     "F": ("f.onnx", lambda path: save(path, FIXED, w=normal(8, 8))),
+    "SINGLE": ("single.onnx", lambda path: save(path, SINGLE)),
     "I": ("i.onnx", lambda path: save(path, INTEGER)),
     "NAN": ("nan.onnx", lambda path: save(path, NAN)),
     "UNLOADED": ("unloaded.onnx", lambda path: save(path, UNLOADED, w=normal(32, 32))),
@@ -169,7 +170,7 @@ FILES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "J": ("j.json", lambda path: None),
     "NEW": ("new", lambda path: None),
     "NEW.ortune": ("new.ortune", lambda path: None),
-    "RUN": ("a", lambda path: written(studies.study(path))),
+    "RUN": ("a", lambda path: studies.write_run(studies.study(path))),
     "BUNDLE": ("bundle.ortune", make_bundle),
     "OWN_RUN": ("b", make_own_run),
     "OWN": ("own.ortune", make_own_bundle),

@@ -46,7 +46,6 @@ from tests.unit.fixing.kit import (
     save_text,
 )
 from tests.unit.following import Room, end_at
-from tests.unit.search.experiment.test_hostile_run import written
 
 LOOP = """g (float[b, 4] x) => (float[b, 4] y) {
     trips = Constant<value_int = 2>()
@@ -112,7 +111,7 @@ def a_run_without_golden_samples(room: Room) -> Iterator[Pair]:
     path = golden.inputs_path(room.folder / "a" / "run", "")
     held = path.read_bytes()
     path.unlink()
-    text = f"pack {written(study)} -o new.ortune"
+    text = f"pack {studies.write_run(study)} -o new.ortune"
 
     def finish() -> None:
         path.write_bytes(held)

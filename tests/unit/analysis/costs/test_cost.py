@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.studies import study
+from tests.unit.studies import study, write_run
 
 from ortune.analysis.costs import cost
 from ortune.analysis.costs import cost as pricing
@@ -21,9 +21,9 @@ from ortune.analysis.costs.cost import PricedSource, ServingOption, compute_figu
 from ortune.analysis.costs.requests import Terms, format_money_amount
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
-from ortune.core.study import Ending, Study
+from ortune.core.study import Ending
 from ortune.core.trial import Interval, Status, Trial
-from ortune.search.experiment.ledger import Ledger, write_ending, write_header
+from ortune.search.experiment.ledger import Ledger, write_ending
 
 ONE = Interval(1.0, 1.0, 1.0)
 WORKED = Terms(price_per_hour=2.50, overhead_s=0.020, processes=6, effort_cost=320.0)
@@ -103,7 +103,7 @@ def test_a_plan_of_one_block_has_a_price_and_no_interval(low: float, load: float
 def test_a_run_with_plans_of_one_block_is_priced_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, root = write_run(tmp_path)
+    root = write_run(made := study(tmp_path))
     *search, final = made.trials
     lone = replace(search[1], key="0dd" * 5 + "0", ratio=Interval(0.2, 0.0, math.inf))
     rewritten(root, [*search, lone, final])
@@ -270,19 +270,8 @@ def test_what_is_no_bench_is_refused(
     assert len(capfd.readouterr().err.splitlines()) == 2
 
 
-def write_run(folder: Path) -> tuple[Study, Path]:
-    made = study(folder)
-    root = Path(made.root)
-    write_header(root, made.header)
-    ledger = Ledger(root)
-    for trial in made.trials:
-        ledger.append(trial)
-    write_ending(root, Ending(made.history, made.finished))
-    return made, root
-
-
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
-    made, root = write_run(tmp_path)
+    root = write_run(made := study(tmp_path))
     found = cost.read_priced_source(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
@@ -309,7 +298,7 @@ def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> PricedSourc
 def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
     tmp_path: Path,
 ) -> None:
-    made, root = write_run(tmp_path)
+    root = write_run(made := study(tmp_path))
     *search, final = made.trials
     slow = replace(final, ratio=Interval(1.0, 0.97, 1.03))
     other = replace(search[1], key="0dd" * 5 + "0")
@@ -319,7 +308,7 @@ def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
 
 
 def test_a_finalist_that_failed_is_not_priced_by_its_search(tmp_path: Path) -> None:
-    made, root = write_run(tmp_path)
+    root = write_run(made := study(tmp_path))
     *search, final = made.trials
     names = [
         o.name for o in rewritten(root, [*search, replace(final, status=Status.FAILS)]).options
@@ -328,7 +317,7 @@ def test_a_finalist_that_failed_is_not_priced_by_its_search(tmp_path: Path) -> N
 
 
 def test_figures_of_a_noisy_machine_are_not_claimed(tmp_path: Path) -> None:
-    made, root = write_run(tmp_path)
+    root = write_run(made := study(tmp_path))
     rewritten(root, made.trials, too_noisy=True)
     sold = pricing.price_sources(root, WORKED).verdict.answer
     assert sold == "consider", "a finalist's interval without 1 is never too noisy"
@@ -345,7 +334,7 @@ def test_figures_of_a_noisy_machine_are_not_claimed(tmp_path: Path) -> None:
 
 
 def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: Path) -> None:
-    _, root = write_run(tmp_path)
+    root = write_run(study(tmp_path))
 
     def bench(first: str) -> Path:
         rows = [

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import platform
 import threading
 import time
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,6 +20,7 @@ import pytest
 from tests.endless import FOR_EVER, write_loop
 from tests.unit import studies
 from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, in_threads, row
+from tests.unit.packaged import forge
 from tests.unit.studies import MODEL, study, write_golden, write_model
 
 from ortune.backends.cpu import Cpu
@@ -32,7 +32,7 @@ from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.golden import list_cpu_differences
 from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.engine.manifest import MANIFEST, Arithmetic
+from ortune.bundle.engine.manifest import Arithmetic
 from ortune.bundle.pack import pack
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware import cpus
@@ -509,18 +509,15 @@ def test_what_a_bundle_records(tmp_path: Path) -> None:
 )
 def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, cpu) -> None:  # type: ignore[no-untyped-def]
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
-    with zipfile.ZipFile(bundle) as old:
-        members = {name: old.read(name) for name in old.namelist()}
-    manifest = json.loads(members[MANIFEST])
 
     def load_with(arithmetic: Arithmetic | None) -> list[str]:
-        (plan,) = manifest["plans"]
-        plan.pop("arithmetic", None)
-        if arithmetic is not None:
-            plan["arithmetic"] = codec.encode(arithmetic)
-        with zipfile.ZipFile(bundle, "w") as new:
-            for name, content in (members | {MANIFEST: json.dumps(manifest).encode()}).items():
-                new.writestr(name, content)
+        def retell(manifest: dict[str, Any]) -> None:
+            (plan,) = manifest["plans"]
+            plan.pop("arithmetic", None)
+            if arithmetic is not None:
+                plan["arithmetic"] = codec.encode(arithmetic)
+
+        forge(bundle, {}, retell)
         cpu("avx2")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

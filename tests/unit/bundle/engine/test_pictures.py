@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.unit import studies
+from tests.unit.packaged import forge
 
 from ortune.bundle.engine.inputs import read_pictures
 from ortune.bundle.engine.load import load_engine
@@ -167,16 +165,7 @@ def test_hostile_settings(bundle: Path, text: str, tmp_path: Path) -> None:
     with pytest.raises(BadModel) as caught:
         read_pictures(text.encode(), "p", {"": signature(IMAGE)})
     assert len(str(caught.value).splitlines()) == 2
-    with zipfile.ZipFile(bundle) as file:
-        members = {name: file.read(name) for name in file.namelist()}
-    members["preprocess.toml"] = text.encode()
-    told = json.loads(members["manifest.json"])
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    told["members"]["preprocess.toml"] = {"sha256": digest, "size": len(text.encode())}
-    members["manifest.json"] = json.dumps(told).encode()
-    with zipfile.ZipFile(bundle, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
+    forge(bundle, {"preprocess.toml": text.encode()})
     with pytest.raises(BadModel):
         load_engine(bundle)
 

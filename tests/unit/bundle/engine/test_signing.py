@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.unit import studies
-from tests.unit.bundle.test_hostile import forge
+from tests.unit.packaged import forge
 
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.signing import signature_of, verify_signature

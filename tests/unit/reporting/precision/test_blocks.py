@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.unit import surveys
+from tests.unit import studies, surveys
 from tests.unit.analysis.sensitivity.test_result import found
-from tests.unit.search.experiment.test_hostile_run import written
 
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
@@ -121,7 +120,7 @@ def test_a_plan_is_told_whole(study: Study) -> None:
 
 
 def test_a_report_draws_what_the_journal_has(study: Study) -> None:
-    root = written(study)
+    root = studies.write_run(study)
     assert not any(part.name.startswith("precision") for part in build_report_parts(study))
     RegionJournal(root).add(replace(surveys.SURVEY, regions=(*surveys.REGIONS, LONG)))
     part = next(part for part in build_report_parts(study) if part.name == "precision-1")
@@ -136,7 +135,7 @@ LONG = replace(surveys.cost(HOSTILE, 0.01, 0.05), pattern="cc")
 
 
 def test_a_journal_that_cannot_be_read_is_told_in_the_report(study: Study) -> None:
-    root = written(study)
+    root = studies.write_run(study)
     (root / "regions.jsonl").write_text("{]\n")
     part = next(part for part in build_report_parts(study) if part.name == "precision")
     assert "Regions are left out" in str(part.blocks)

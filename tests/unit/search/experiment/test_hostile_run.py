@@ -16,32 +16,18 @@ from ortune.backends.torch import Torch
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.study import Study
 from ortune.core.trial import Plan
 from ortune.search.experiment import golden
 from ortune.search.experiment.ledger import (
-    Ledger,
     lock_run,
     read_header,
     read_study,
-    write_ending,
-    write_header,
 )
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return written(studies.study(tmp_path))
-
-
-def written(study: Study) -> Path:
-    root = Path(study.root)
-    write_header(root, study.header)
-    ledger = Ledger(root)
-    for trial in study.trials:
-        ledger.append(trial)
-    write_ending(root, study.ending)
-    return root
+    return studies.write_run(studies.study(tmp_path))
 
 
 def retold(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -195,7 +181,7 @@ class TestPacking:
         with pytest.raises(BadSettings, match="code of its own for its golden samples") as caught:
             pack(study, tmp_path / "x.ortune")
         assert "--allow-custom-ops" in caught.value.fix
-        assert main(["pack", str(written(study)), "-o", str(tmp_path / "x.ortune")]) == 2
+        assert main(["pack", str(studies.write_run(study)), "-o", str(tmp_path / "x.ortune")]) == 2
         assert not (tmp_path / "ran").exists()
         with pytest.raises(OrtuneError, match="does not run any more"):
             pack(study, tmp_path / "x.ortune", custom_ops=True)
