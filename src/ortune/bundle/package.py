@@ -36,10 +36,7 @@ class Packaged:
     """A package as it was written.
 
     Attributes:
-        target: As spelled.
-        plan: Which plan it holds.
         passed_over: Faster plans that the target cannot run.
-        lines: How to use it.
         replay: What running it again has shown; None where that was not done.
         unrun: What was not run here; empty when nothing was left out.
     """

@@ -24,12 +24,9 @@ class BundleEvidence:
 
     Attributes:
         job: What was requested, on which machine, with which versions.
-        baseline: The untouched model.
         trials: The packed plans': of the search and, where it was a finalist, the final one.
         noise: How far the machine could be trusted.
         samples: Part of the data -> number of samples.
-        finished: How the search ended.
-        command: The command line that repeats it.
     """
 
     job: Job
@@ -66,8 +63,6 @@ class BundledPlan:
 
     Attributes:
         packed: What the manifest says of it.
-        backend: The settings that it runs with.
-        recipe: How its models were made.
     """
 
     packed: PackedPlan

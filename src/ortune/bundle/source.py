@@ -29,8 +29,6 @@ class Source:
     Attributes:
         name: A word for the whole: of letters, digits and ``_``, safe as a folder's name.
         folder: Where the bundle was unpacked.
-        manifest: What the bundle says of itself.
-        plan: Which of its plans this is.
         backend: Its settings, libraries of custom operators named by their unpacked files.
         models: Model name -> the tuned model.
     """
@@ -94,7 +92,6 @@ class OpenBundle:
     """An opened bundle with all its plans.
 
     Attributes:
-        name: A word for it.
         folder: Where its members are.
     """
 

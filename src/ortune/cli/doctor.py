@@ -63,7 +63,6 @@ class ProbeResult:
     Attributes:
         name: As ``--on`` or ``--model`` spells it.
         state: Whether it runs, and what is wrong where it does not.
-        detail: What was proved, or what to do.
         unverified: Why what is offered was never seen to run on its device; empty where it was.
     """
 

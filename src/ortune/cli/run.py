@@ -238,7 +238,6 @@ class _RunResult:
     """What the samples gave.
 
     Attributes:
-        first: Outputs of the first sample.
         latencies_ns: Nanoseconds of each run.
         outputs: Stream file of all outputs, where they are to be written.
         answers: What they say in the words of the model's task; None of one without.

@@ -31,7 +31,6 @@ class Budget:
     """A metric and its limit, or several limits for which one search finds an answer each.
 
     Attributes:
-        metric: What is scored.
         limit: Absolute, or an offset to the baseline's score when `relative`; the strictest.
         relative: Spelled ``base-0.01`` or ``base+0.01``.
         looser: Further limits, each looser than the one before.

@@ -80,11 +80,7 @@ class Interruption(enum.StrEnum):
 
 
 class CutShort(OrtuneError):
-    """Something from outside ended the work: done again it may well succeed.
-
-    Attributes:
-        interruption: What it was.
-    """
+    """Something from outside ended the work: done again it may well succeed."""
 
     def __init__(
         self, what: str, *, fix: str, interruption: Interruption = Interruption.KILLED

@@ -108,8 +108,6 @@ class Profile(TableResult):
     """A profiled session.
 
     Attributes:
-        model: Path as given.
-        backend: Spelling of the backend.
         kernels: In order of execution.
         runs: Profiled runs behind every time: the middle half of all by wall time.
         profiled_ns: Mean time of these runs, by the runtime's own clock.
@@ -118,7 +116,6 @@ class Profile(TableResult):
         folded: Nodes of the model that cost nothing at run time: folded into constants, removed,
             or in a branch that was not taken.
         ceilings: None when they were not measured.
-        notes: What the reader must know.
         machine: Where it was measured.
         regions: The parts of the model, the first in its order first.
         placement: Provider -> nodes it took, from the runtime's own record.
@@ -129,7 +126,6 @@ class Profile(TableResult):
         parallel: Nodes ran side by side: times may sum to more than the run.
         actions: What can be done about its bottlenecks, the largest possible gain first.
         integers: What became of the layers that the file gives integers; None where it gives none.
-        graph: Name of the model's graph.
     """
 
     headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")

@@ -141,9 +141,7 @@ class RequestField:
     Attributes:
         annotation: What it may be given as.
         default: `inspect.Parameter.empty` when it must be given.
-        choices: The values allowed, if few.
         reader: What converts it, if anything does.
-        help: From the docstring.
     """
 
     name: str

@@ -231,7 +231,6 @@ class Recipe:
 
     Attributes:
         name: A label; it does not count for equality of keys.
-        steps: In the order of application.
     """
 
     name: str

@@ -147,10 +147,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     """All trials of a search, and the results that follow from them.
 
     Attributes:
-        root: The run's folder.
-        header: What was requested.
         trials: The original first; plans that change nothing are left out.
-        ending: What was concluded.
         batches: Batch -> trials of the leading plans at that batch, the original first.
         step: The step of the budget by which its trials are judged, 0 for the strictest.
     """

@@ -24,11 +24,7 @@ class RunTerminated(OrtuneError):
 
 
 class Termination:
-    """Tells runs to end: those inside its scope that go on, and those that begin later.
-
-    Attributes:
-        requested: Whether it has.
-    """
+    """Tells runs to end: those inside its scope that go on, and those that begin later."""
 
     def __init__(self) -> None:
         self.requested = False

@@ -281,7 +281,6 @@ class Misreading:
     """Where a runtime computes another function than the file says.
 
     Attributes:
-        runtime: Its title.
         version: Of its package; empty where it has none here.
         pairs: Tensor -> what stands around its quantize / dequantize pair, such as ``Conv, uint8
             pair, Reshape``: without these pairs the runtime keeps the accuracy budget. Empty where
@@ -306,7 +305,6 @@ class Trial:
     Attributes:
         key: Digest of everything the result depends on.
         part: ``search``, or ``final`` for a finalist in fresh pairs, on held-out samples too.
-        status: What became of it.
         ratio: Latency of the plan over that of the baseline, with its 99 % interval.
         predicted: Where a new measurement of that ratio, on another occasion, falls with 95 %.
         scores: The budget's metric first.
@@ -314,7 +312,6 @@ class Trial:
         artefact: Path of the built model, relative to the run's folder.
         content: Digest of what it computes; empty where it is not known.
         why: One line: why it lost, or what it won by.
-        reproduce: Command that runs the worker again.
         building: Of its `seconds` those in which models were built.
         stage: What the search was about when it tried the plan.
         proposed: Why the policy proposed it.

@@ -40,8 +40,6 @@ class Feeds:
     """Samples that were checked against a model's inputs.
 
     Attributes:
-        stream: File that holds them.
-        count: Number of samples.
         digests: Of each sample's tensors; equal samples, equal digests.
         labels: One a sample, as plain data: a number, a text, or nested lists of them.
         groups: One a sample; samples of one group are not independent.

@@ -26,7 +26,6 @@ class NamedLabels:
     """Labels and groups of a table that says to which file each belongs.
 
     Attributes:
-        labels: In the table's order.
         groups: Likewise; None without.
         certain: The names are files'. Else they may be numbers that happen to stand there.
     """

@@ -86,8 +86,6 @@ class TokenizedText:
 
     Attributes:
         texts: One, or two of a pair; of a list of words, these with blanks between them.
-        inputs: Of the model.
-        encoding: The tokenizer's.
     """
 
     texts: tuple[str, ...]

@@ -29,7 +29,6 @@ class Parts:
         search: What the search scores on.
         final: What only finalists are scored on; the same as `search` where there are too few.
         own_calibration: Calibration samples were given apart.
-        notes: What a person should know.
     """
 
     calibration: tuple[int, ...]

@@ -87,16 +87,11 @@ class ExportedModel(Result):
     """A verified ONNX file of a PyTorch module.
 
     Attributes:
-        path: The file.
-        exporter: That wrote it.
-        inputs: What it takes.
-        outputs: Names of what it gives.
         error: The largest on any input at any size, as a share of an output's largest value.
         tolerance: What it had to keep.
         sizes: At which it was compared; one empty mapping where nothing is dynamic.
         samples: Inputs at each size.
         refused: Sizes that PyTorch itself did not run, and why.
-        attempts: What became of every exporter.
         state: The module's weights, where they were kept.
     """
 

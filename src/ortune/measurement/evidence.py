@@ -40,7 +40,6 @@ class Evidence:
         units: Independent samples that the bound rests on; None where it proves nothing.
         needed: Independent samples, not read before, that would prove it.
         inside: Share of all independent samples that keep the limit; None where none is asked.
-        basis: In a few words.
         chance: Of so good a result on the samples that count, at most, were the plan just outside
             the budget.
         change: What the budget limits, on all samples, with 90 %: the share inside, or the score,

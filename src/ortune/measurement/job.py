@@ -24,7 +24,6 @@ class WorkerJob:
     Attributes:
         models: Name -> model file, absolute; one model is named "".
         feeds: Name -> stream file of its samples, absolute; may be empty.
-        out: Folder for what the worker writes, absolute.
         workload: How timed runs are driven, and how many samples are stacked into one.
         environment: Where the worker runs; see `measurement.environment`.
         engines: Folder of what providers build, in the place of the user's.

@@ -25,7 +25,6 @@ class BatchRow:
         state: ``confirmed`` in fresh pairs; ``unconfirmed``: measured once; ``original``.
         beside: Time of this plan over that of the plan that is best at the search's own batch,
             here; None where it is that plan, or that was not timed.
-        p50_ns: Median of a run.
         tail: The highest percentile with ten entries beyond it.
         tail_ns: Nanoseconds.
         per_second: Samples a second; None where the workload pauses.

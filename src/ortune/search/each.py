@@ -30,7 +30,6 @@ class ModelSearch:
         name: Tells the models of a list apart; also its run's folder.
         study: None where there was no search.
         problem: Why there was none; empty before its turn.
-        fix: What to do about it.
     """
 
     name: str

@@ -114,7 +114,6 @@ class Proof:
     Attributes:
         cut: The backend, cutting each of the samples to its real length.
         snr_db: Output -> signal to noise between the two, over real positions.
-        samples: How many were run both ways.
     """
 
     cut: Bucketed
@@ -233,7 +232,6 @@ class Buckets(Result):
 
     Attributes:
         backend: What to give to ``--on`` and ``ot.load``: it cuts, and runs as asked.
-        padding: What the data say.
         proof: That padding is without effect.
         latency_ns: Length -> measured latency of a call of that length.
         positions: Share of the padded calls' positions that is computed in buckets.

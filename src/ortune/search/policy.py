@@ -30,7 +30,6 @@ class View:
         space: The plans there are, and which lie around a plan.
         trials: In order, the original first; failed and unchanged ones too.
         remaining_s: Seconds of the time budget that are left; negative when it is overrun.
-        total: Seconds of the time budget.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         goal: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which

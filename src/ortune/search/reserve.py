@@ -36,7 +36,6 @@ class Reserve:
     Attributes:
         trials: The original first.
         pair_seconds: Seconds of timing that a pair of the search gets.
-        samples: How many samples a finalist is scored on.
     """
 
     trials: Sequence[Trial]

@@ -308,7 +308,6 @@ class Costs(TableResult):
     Attributes:
         rows: The first is what is paid today.
         one_time_cost: Effort and the tuning machine's time.
-        tuning_s: Seconds of that machine.
         assumptions: What was not measured, in sentences.
     """
 

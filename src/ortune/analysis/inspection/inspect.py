@@ -217,7 +217,6 @@ class Inspection(TableResult):
         activations: dtype -> values that nodes make.
         nodes: Every node but constants; functions are inlined.
         bodies: Of If, Loop and Scan.
-        functions: That the file defines.
         skipped: What was left out because weights were not read; empty when they were.
         saturable: Integer layers and whether they can saturate without VNNI.
         steps: Automatic transforms that change it, tried one behind the other, with their edits;

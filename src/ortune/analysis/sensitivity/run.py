@@ -57,15 +57,11 @@ class Sensitivity(TableResult):
     """What every region costs and saves alone.
 
     Attributes:
-        model_digest: Of it and its external data.
         by: What was taken at a time: ``region``, ``node`` or ``op``.
         precision: The step that decides.
         budget: Whose metric is lost.
         budget_rule: How it was derived; empty when it was given.
-        unit: Of accuracy costs, in words.
-        samples: That costs were taken on.
         regions: What is worth giving back first.
-        whole_cost: What all of them lose together.
         shared: What neighbours lose each alone and together once, the most first.
         not_reached: Regions that the time did not suffice for.
         finished: ``done``, or ``time``.

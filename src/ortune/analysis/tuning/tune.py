@@ -134,7 +134,6 @@ class TuneResult(TableResult):
         cpu_ratio: Of the CPU time per inference, spinning included.
         finished: Whether all was tried: ``done``, or ``time``.
         denormals: Share of the weights that are denormal.
-        samples: How many outputs were compared.
         beside_load: Cores that were kept busy meanwhile.
         unconfirmed: The settings that the steps led to, where fresh pairs did not confirm them.
         counts: How many values came to what, in words.

@@ -72,7 +72,6 @@ class Comparison(TableResult):
     Attributes:
         scores: The budget's metric first, then those shown beside it.
         rule: How the budget was derived; empty when it was given.
-        samples: How many were compared.
         simulated: What the simulated instruction set changed, layer by layer; None without.
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
         strict: Only a proof is good enough.

@@ -37,13 +37,7 @@ _SHARED = "put it where every machine of the cluster sees it under the same path
 
 @dataclass(frozen=True)
 class PartOutcome:
-    """One part.
-
-    Attributes:
-        content: Of its file.
-        rows: In it.
-        backend: What computed them.
-    """
+    """One part."""
 
     number: int
     content: bytes
@@ -227,8 +221,6 @@ class _Task:
         parts: All that there are, by their places.
         files: A reference to name -> content of all that the model consists of, in a list: Ray
             would put the content in the place of a reference that stands alone.
-        main: The name of the model's own file.
-        arguments: Of `load_engine`.
     """
 
     parts: Sequence[NumberedPart]

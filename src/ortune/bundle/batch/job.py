@@ -43,9 +43,6 @@ class BatchJob:
     """What is computed.
 
     Attributes:
-        model: A bundle or a model.
-        data: A folder or a file of samples.
-        out: Folder of the outputs.
         executor: ``local``, or Ray: `ortune.core.cluster`.
         engine: Arguments of `load_engine`: ``on``, ``custom_ops``, ``require_signature``.
         force: Do parts again whose model or input was changed since.
@@ -66,10 +63,6 @@ class BatchResult:
     Attributes:
         plan: The bundle's plan that ran; None for its original and for a plain model.
         backends: What really ran it, in the words of every machine.
-        rows: Of all parts.
-        resumed: Parts that were finished before.
-        computed_rows: Of the other parts.
-        seconds: That they took.
     """
 
     plan: str | None

@@ -152,10 +152,7 @@ class Batches:
     """What was computed in batches of one size.
 
     Attributes:
-        count: Batches.
-        requests: In them.
         queue_ns: Sum of what the requests waited, nanoseconds.
-        compute_ns: Sum of what the batches took.
     """
 
     count: int = 0

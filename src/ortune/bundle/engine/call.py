@@ -29,9 +29,6 @@ class Call:
     """Sessions of one model with their inputs checked; any number of threads may call.
 
     Attributes:
-        name: The model's name, for messages.
-        signature: What it takes and gives.
-        serving: How requests share runs.
         pictures: Its input that takes pictures; None where tensors alone are taken.
         optional: Inputs that a request may leave out.
     """

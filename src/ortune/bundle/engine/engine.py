@@ -35,7 +35,6 @@ class Engine(Result):
     """One or several loaded models; any number of threads may call it. A context manager.
 
     Attributes:
-        backend: What really runs them.
         fallback: Why something else than a bundle's first plan runs, or than the plan that was
             asked for; empty when it does not.
         plan: The bundle's plan that runs; None for its original, for a backend that none of its
@@ -231,16 +230,12 @@ class Evaluation(Result):
     """What a model scored.
 
     Attributes:
-        metric: Its spelling.
-        value: The score over all samples.
         low: The lower end of its 95 % interval. Of right and wrong answers it is exact (Clopper
             and Pearson), else a bootstrap over samples or groups: too narrow where what matters
             is rare, infinite where there is one sample.
         high: The upper end.
-        samples: How many were scored.
         unit: What counts as independent: ``sample``, or ``group`` where samples share one.
         records: The score of each sample by itself, in their order.
-        notes: What was done to the samples.
     """
 
     headline: ClassVar[tuple[str, ...]] = ("metric", "value", "low", "high", "samples")

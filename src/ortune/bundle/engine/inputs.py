@@ -116,7 +116,6 @@ class PictureInput:
     """The input of a model that takes pictures.
 
     Attributes:
-        settings: How a picture becomes its tensor.
         tensor_check: What the input takes as it is.
     """
 

@@ -145,9 +145,6 @@ class Instances:
 
     A call goes to the instance that computes the fewest, in the caller's thread, which is bound
     to the instance's CPUs meanwhile.
-
-    Attributes:
-        name: The model's, for messages.
     """
 
     def __init__(

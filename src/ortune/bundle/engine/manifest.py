@@ -91,7 +91,6 @@ class Arithmetic:
         halves: 16-bit formats that the plan computes in: float16, bfloat16.
         instructions: Instruction sets of the machine that the answers were verified on, in Linux'
             spelling.
-        system: Its system and architecture.
     """
 
     integers: int = 0
@@ -107,11 +106,8 @@ class PackedPlan:
 
     Attributes:
         key: The trial's, by which the evidence names it; empty in bundles of format 1.
-        plan: As a person reads it.
-        backend: Its backend's spelling.
         models: Model name -> member of the tuned model.
         settings: Member of the backend's settings.
-        recipe: Member that says how its models were made.
         golden: Model name -> its golden samples: inputs of all plans, answers of its own.
         ratio: Latency over the original's with the ends of its interval; None where none was
             confirmed.
@@ -136,11 +132,9 @@ class Manifest:
     """Everything needed to open a bundle; model names are keys throughout.
 
     Attributes:
-        ortune: Version that wrote the bundle.
         plans: The packed plans, the one to run first; a bundle of format 1 has one.
         fallback: Model name -> member of the plain original.
         versions: Distribution -> version that the evidence was taken with.
-        machine: The machine that the evidence was taken on.
         members: Every other member of the zip.
         workload: What the plans were chosen for, as spelled.
         custom_ops: Libraries of operators: members of the zip, or Python modules by name. Code,

@@ -74,7 +74,6 @@ class Wav:
 
     Attributes:
         rate: Frames a second.
-        channels: Values a frame.
         kind: libsndfile's name of its values, such as ``PCM_16``.
     """
 

@@ -59,7 +59,6 @@ class CachedDecoder:
     """A model that takes tokens and a cache, and gives logits and the cache with them in it.
 
     Attributes:
-        run: Runs the model once.
         inputs: What it takes at any step, unless the step says otherwise.
         pairs: Outputs that are its cache, and the inputs that take it.
         logits: The output [rows, tokens, words], or [rows, words] of the last token.

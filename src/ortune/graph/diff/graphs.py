@@ -70,8 +70,6 @@ class Graphs:
         fixed: Value -> it depends on constants alone.
         dtype: Value -> type as far as it is known.
         constants: Value -> the stored tensor behind it.
-        inputs: Values of either model's inputs.
-        results: Values of either model's outputs.
     """
 
     def __init__(self, a: ir.Model, b: ir.Model) -> None:

@@ -58,7 +58,6 @@ class CheckedEnvironment:
     Attributes:
         versions: Distribution -> version, as a worker in it sees them.
         problem: What does not work; empty where all does.
-        fix: What to do about it.
         states: Backend that it is for -> whether it runs there, as far as the check came.
         driver: Of the GPU and its libraries, as the worker found them.
     """
@@ -79,7 +78,6 @@ class CheckedDevice:
         readings: Clocks, temperatures, free memory and load, raw.
         offers: Backend -> what it finds there; those that are tried without being asked for.
         problem: Why it is of no use; empty where it is.
-        fix: What to do about it.
     """
 
     name: str
@@ -179,7 +177,6 @@ class OfferedThere:
     Attributes:
         offers: Backend, spelled -> what the environment offers it, for those that it is for.
         problem: Why it cannot be used at all; empty where it can.
-        fix: What to do about that.
     """
 
     environment: Environment

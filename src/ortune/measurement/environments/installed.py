@@ -40,8 +40,6 @@ class Environment:
     Attributes:
         name: As ``--environment`` takes it.
         release: What it was made for; empty where its record cannot be read.
-        distributions: All that was installed.
-        python: The Python that it was made with.
         folder: Where it lies.
     """
 

@@ -151,12 +151,7 @@ environment holds one wheel of onnxruntime, and the CUDA and cuDNN that it links
 
 @dataclass(frozen=True)
 class Release:
-    """One release of a runtime.
-
-    Attributes:
-        package: The word of its family.
-        version: Of the family's distribution.
-    """
+    """One release of a runtime."""
 
     package: str
     version: str

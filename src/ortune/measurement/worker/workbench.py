@@ -71,7 +71,6 @@ class Workbench:
 
     Attributes:
         sessions: Model name -> session of the first lane.
-        runs: Runs of all bursts so far.
         details: Of the last bursts, for `Workload.results`.
         warm: Of every session whose provider builds engines: whether that came from the cache.
     """

@@ -53,9 +53,6 @@ class Average:
 
     Axes whose length differs between samples are added up: what is constant along them is then
     one number, as an answer of the same words to any number of them would be.
-
-    Attributes:
-        rank: Of the output.
     """
 
     def __init__(self, values: Floats) -> None:

@@ -46,7 +46,6 @@ class Expectation:
     Attributes:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
-        seconds: What trying it costs.
         log_budget_utilization: Logarithm of what it loses over what the budget lets it lose.
         size: Logarithm of the bytes of its files over the original's.
         shown: Where it keeps the budget, the chance that the samples there are can show it.

@@ -47,11 +47,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Observation:
-    """One measured number.
-
-    Attributes:
-        noise: Standard deviation of the measurement.
-    """
+    """One measured number."""
 
     features: Features
     value: float

@@ -35,15 +35,7 @@ SHARED = "measured on a similar machine (--cache)"
 
 @dataclass
 class Attempts:
-    """What a search does with one plan, whatever its stage.
-
-    Attributes:
-        context: What is fixed.
-        pair_seconds: Seconds of timing that a pair gets.
-        sink: Receives the trials.
-        stack: Ends the live original.
-        notes: For the report.
-    """
+    """What a search does with one plan, whatever its stage."""
 
     context: Context
     pair_seconds: float

@@ -45,7 +45,6 @@ class Experiment:
         ignored: Outputs that the budget does not read and that need not be watched.
         time: Seconds; it limits how many samples are scored too.
         memory_limit: Bytes that each process may take.
-        verbose: The runtime logs to stderr.
         environment: Where the original runs.
 
     Raises:

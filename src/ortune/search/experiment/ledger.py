@@ -330,9 +330,6 @@ class Now:
     """What a search is at, for whoever watches it.
 
     Attributes:
-        stage: What is done with the plan, in words.
-        plan: Label of the plan.
-        best: Label and speed-up of the best so far.
         share: Of the time that is behind it.
         until: When its time is up, in seconds since 1970.
     """

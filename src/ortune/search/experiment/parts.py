@@ -86,7 +86,6 @@ class Original:
 
     Attributes:
         started: What it took until it had answered once.
-        quick_ns: Its rough latency.
         finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
         random: Outputs that differ between two runs on one sample.
     """

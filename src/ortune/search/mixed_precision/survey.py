@@ -30,7 +30,6 @@ class RegionCost:
     """One region at a plan's precision, against the same region in float.
 
     Attributes:
-        region: Name of its main node.
         pattern: Digest of its structure: regions that share it take the same time.
         accuracy_cost: What the metric loses with this region alone at that precision, in the
             metric's unit; more is worse. Its ends hold with 95 %.
@@ -74,11 +73,9 @@ class Survey:
     """All regions of one plan.
 
     Attributes:
-        key: Of the plan's trial.
         whole_cost: What the metric loses with all regions at that precision, on the samples that
             the regions' costs were taken on: single costs, without what neighbours share, add up
             to about this.
-        unit: Of accuracy costs, in words.
         error: Why there is no survey; empty where there is one.
         interruption: What from outside is behind the error: as of a trial.
         shared: Of neighbours that lose much.
@@ -100,7 +97,6 @@ class MixtureOutcome:
     """What came of a mixture: a line of the journal, beside those of its survey.
 
     Attributes:
-        survey: Key of the survey.
         expected_ratio: Of its latency to the original's, when it was proposed.
         expected_lost: Loss over what the budget lets a plan lose; decibels as power.
         ratio: As it was measured; None where it did not run.

@@ -42,7 +42,6 @@ class _Order:
 
     Attributes:
         recipes: What to build, and what may be built too, as `codec.encode` writes them.
-        source: Name of the model's own file.
         samples: Digest of the file of samples; empty without.
         digests: Name of each file of the model -> its digest.
     """

@@ -28,7 +28,6 @@ class SearchTarget:
     """A backend to search on and the fields that the user pinned.
 
     Attributes:
-        capabilities: What its environment offers it.
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
         rules: Steps of the user's own, which the search applies too.
         portable: Nothing that is bound to this machine's CPU is offered.

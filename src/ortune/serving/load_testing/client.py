@@ -62,7 +62,6 @@ class Setup:
         requests: Whole requests, head and body over HTTP, a message over gRPC; sent in turn.
         open_loop: It will send at a schedule; else callers wait for answers.
         connections: Requests under way at most.
-        timeout_s: Longest wait for an answer.
         ca: File with certificates to trust, with TLS; empty for the system's.
         token: Sent along over gRPC; over HTTP the requests hold it.
         keep_answers: Right answers are kept, each kind once, to be compared.
@@ -88,7 +87,6 @@ class Stretch:
     Attributes:
         start_ns: When it begins, by ``time.perf_counter_ns``, which all processes of a machine
             share.
-        callers: Callers of a closed loop.
         requests: Of a closed loop; 0 for as many as there is time for.
         seconds: Of a closed loop without `requests`.
         schedule: Intended starts of an open loop, nanoseconds from `start_ns`.
@@ -114,7 +112,6 @@ class Report:
         kept_bytes: Bytes of these answers.
         dropped: Answers that were not kept, as too many differ, or differ and are large.
         cpu_s: CPU seconds that the process took for it.
-        wall_s: How long it took.
     """
 
     entries: array[int] = field(default_factory=lambda: array("q"))

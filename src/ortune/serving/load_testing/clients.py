@@ -48,8 +48,6 @@ class CalledModel:
     Attributes:
         version: Empty for its default.
         platform: What the server says runs it.
-        batch: Samples of a request.
-        samples: The inputs of every request.
     """
 
     name: str
@@ -119,7 +117,6 @@ class Clients:
     """Client processes of one model on one server; they start with the first level.
 
     Attributes:
-        model: What they call.
         answers: Right answers so far, where they are compared: (sample, bytes of JSON at the head
             or -1, body) -> how many were equal to it.
         dropped: Right answers that were not kept, as too many differ.

@@ -184,7 +184,6 @@ class TriedRow:
     """Settings that were measured.
 
     Attributes:
-        settings: As a person reads them.
         ratio: Their score over the defaults'; more is better, 0 where they could not be served.
         pairs: With the defaults, in the search.
     """
@@ -199,19 +198,14 @@ class GoalResult(TableResult):
     """Settings that were chosen by measuring real servers, each beside the defaults.
 
     Attributes:
-        goal: As it was asked for.
         before: The defaults' score in the first turn, in words: the highest rate that keeps the
             goal, or the percentile at the rate that was asked for.
         defaults: The settings without a choice, as a person reads them.
-        choice: The settings to take.
         chosen: The same as fields.
         better: They beat the defaults beyond noise; else they are the defaults.
         ratio: Of the best settings over the defaults, from fresh pairs of servers that nothing was
             chosen by, at 95 %; None where there were none.
-        pairs: How many fresh pairs there were.
         tried: In the search, the best first.
-        verdict: In a sentence.
-        notes: What a reader must know before the figures.
         out: The copy of the bundle that says so; empty where none was asked for.
     """
 

@@ -39,7 +39,6 @@ class Load:
         rate: Requests a second of an open loop: Poisson arrivals, answered or not.
         seconds: For how long requests are issued; what is under way then is still awaited.
         requests: How many are issued, in place of `seconds`.
-        seed: Of the arrivals.
     """
 
     concurrency: int = 0

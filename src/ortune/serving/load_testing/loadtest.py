@@ -48,7 +48,6 @@ class LoadTestResult(TableResult):
 
     Attributes:
         target: Address, or the file that was served.
-        model: What was called, on the server.
         protocol: ``http`` or ``grpc``.
         rows: A level each, raw nanoseconds included; see ``docs/loadtest.md``.
         knee: Place of the level at the knee of the curve; None with one level.
@@ -56,13 +55,10 @@ class LoadTestResult(TableResult):
         kept: Place of the level with most of them that keeps the limit.
         slo: The limit; empty without one.
         processes: Of the server that was started here; 0 for one that ran.
-        clients: Client processes.
         clock: What a latency is.
         knee_rule: What the knee is.
         checked: Answers compared with the model's own; None where none were.
-        notes: What the reader must know.
         machine: Where the client ran.
-        noise: Readings of that machine meanwhile.
     """
 
     target: str

@@ -24,7 +24,6 @@ class ServerUrl:
 
     Attributes:
         protocol: ``http`` or ``grpc``.
-        tls: Whether the connection is encrypted.
     """
 
     protocol: str

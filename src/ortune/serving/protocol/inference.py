@@ -109,9 +109,6 @@ class InferResponse:
     """An answer.
 
     Attributes:
-        model: Name of the model.
-        version: Its version, a number in digits.
-        id: That of the request.
         outputs: Those asked for, in the order asked; all in the model's order without a choice.
     """
 

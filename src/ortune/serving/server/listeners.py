@@ -266,7 +266,6 @@ class Listeners:
     """How requests come in.
 
     Attributes:
-        access: Who may ask.
         certificate: For both front ends; None for clear text.
         http: Where HTTP listens; None where it is off.
         grpc: Where gRPC listens; None where it is off.

@@ -43,12 +43,8 @@ class LoggedRequest:
 
     Attributes:
         front: ``http`` or ``grpc``.
-        id: The request's, from its header or its body.
-        status: HTTP's number or gRPC's name.
         ms: From when it was read to when its answer was made.
         queue_ms: Of these, until a worker took it.
-        rows: Of its batch.
-        error: What its client is told.
         trace: Its ``traceparent`` header, W3C Trace Context.
     """
 

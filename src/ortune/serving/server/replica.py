@@ -42,7 +42,6 @@ class ReplicaJob:
     Attributes:
         request: Its models are folders of `files`.
         files: Path below the replica's folder -> SHA-256.
-        cpus: Of a replica.
     """
 
     request: Serve

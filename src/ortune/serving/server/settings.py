@@ -147,7 +147,6 @@ class Listening:
         http: Such as ``http://127.0.0.1:8000``; None where HTTP is off.
         grpc: Such as ``127.0.0.1:8001``; None where gRPC is off.
         models: Names, as requests spell them.
-        pids: Processes that answer.
     """
 
     http: str | None

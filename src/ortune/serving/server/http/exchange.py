@@ -33,7 +33,6 @@ class Reply:
     """An answer.
 
     Attributes:
-        chunks: Its body.
         headers: All but its length.
         held_bytes: What it holds of the server's memory until it is sent.
     """
@@ -58,18 +57,14 @@ class Exchange:
     Attributes:
         method: ``HEAD`` is ``GET`` here: the server sends no body then.
         path: Its parts, decoded one by one, so that an encoded slash parts nothing.
-        headers: By lower-case name.
         pending: Whether it has a body that was not read to its end.
-        model: The model that it names.
         version: Its version, where it names one.
         echo: ``x-request-id``, where it may stand in a log and a header.
         id: That or, if it has one of its own, the body's.
         queue_ms: Milliseconds that it waited, once it is answered.
-        rows: Of its batch, as far as it was read.
         logs_success: Whether the journal hears of it where all goes well.
         received: Bytes of its body.
         late: Whether it did not come in time.
-        gone: Whether the client went away.
     """
 
     __slots__ = (

@@ -41,7 +41,6 @@ class OpenFile:
     """One file with its engine, and its models as they are served.
 
     Attributes:
-        state: Of the file when it was opened.
         served: In the engine's order.
         leaving: Whether it is being closed.
     """
@@ -139,8 +138,6 @@ class Repository:
     holds one model twice at most.
 
     Attributes:
-        limits: What is let in.
-        explicit: Whether clients may load and unload.
         memory: For the data of all requests and answers.
     """
 

@@ -240,10 +240,7 @@ class ServerContext:
     """What the models of a server share.
 
     Attributes:
-        limits: What is let in.
-        memory: Memory for the data of requests.
         timeouts: Bound what takes long and names no bound itself.
-        decoder: Reads pictures.
         current: Which model answers to a name and version now.
         versions: Versions of a name that are served now.
     """
@@ -260,14 +257,10 @@ class ServedModel:
     """One version of one model, behind the protocol. All of it belongs to one event loop.
 
     Attributes:
-        name: Of the model.
         version: A number in digits.
-        inputs: What the model takes.
         outputs: Those of what it gives that the protocol can carry.
         max_batch: Rows of a request at most; 0 where the first dimension is no batch, or the
             engine joins nothing: then requests have as many rows as they like.
-        counters: What became of its requests.
-        call: The engine's model.
         running: Requests that are not answered yet.
     """
 
