@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -94,13 +89,6 @@ def test_the_settings_file_repeats_the_run(
     assert (out / "report.html").is_file()
 
 
-def test_a_run_of_another_job_is_refused(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["optimize", str(demo / "model.onnx"), "--data", str(demo / "data"), "--time", "1s"]
-    assert main([*args, "--budget", "top1>=base-0.02", "-o", str(demo / "run")]) == 2
-    what, _ = capsys.readouterr().err.strip().splitlines()[-2:]
-    assert "another job" in what
-
-
 def test_report_and_pack_by_hand(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,22 +120,3 @@ def test_a_folder_without_a_run_is_two_lines(
     for verb in ("report", "pack"):
         assert main([verb, str(tmp_path), "-o", str(tmp_path / "x.html")]) == 2
         assert f"ortune {verb}: no run in" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
-def test_ctrl_c_keeps_the_best_so_far(demo: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    args = ["optimize", str(demo / "model.onnx"), "--data", str(demo / "data"), "-o", str(out)]
-    command = [sys.executable, "-m", "ortune.cli.main", *args, "--on", CPU, "--time", "120s"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    ledger, until = out / "ledger.jsonl", time.monotonic() + 120
-    while time.monotonic() < until and running.poll() is None:
-        if ledger.is_file() and len(ledger.read_bytes().splitlines()) >= 2:
-            break
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    said, complained = running.communicate(timeout=60)
-    assert running.returncode == 3, complained
-    assert "Traceback" not in complained
-    assert str(out) in said
-    assert (out / "report.html").is_file()

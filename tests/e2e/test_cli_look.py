@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from contextlib import redirect_stdout
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +70,6 @@ def test_doctor_shows_tables(doctor: tuple[str, dict[str, Any]]) -> None:
     assert "fit to measure" in out.splitlines()[0]
     assert "instruction sets" in out
     assert "13 nodes on CPUExecutionProvider" in out
-
-
-def test_inspect_counts(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(digits / "model.onnx"), "--json"]) == 0
-    found = answer(capsys)
-    assert found["facts"]["ops"]["Conv"] == 3
-    assert found["facts"]["dynamic"] == ["batch"]
-    assert found["file_bytes"] == (digits / "model.onnx").stat().st_size
-
-
-def test_inspect_shows_inputs(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(digits / "model.onnx")]) == 0
-    assert "batch x 1 x 28 x 28" in capsys.readouterr().out
 
 
 def test_a_model_against_itself_has_no_winner_and_raw_samples(
@@ -196,7 +181,6 @@ def test_bad_samples_are_two_lines_and_write_nothing(
     for args in (
         ["run", str(digits / "model.onnx"), str(tmp_path / "bad.npz"), "-o", "out.npz"],
         ["run", str(digits / "model.onnx"), "--data", str(tmp_path / "bad.npz"), "-o", "out"],
-        ["optimize", str(digits / "model.onnx"), "--data", str(tmp_path / "bad.npz"), "-o", "out"],
     ):
         place = tmp_path / args[-1]
         assert main([*args[:-1], str(place)]) == 2
@@ -217,32 +201,3 @@ def test_a_full_disk_is_two_lines(
     what, fix = capsys.readouterr().err.strip().splitlines()
     assert "no space left" in what.lower()
     assert fix.startswith("  fix: free some space")
-
-
-@pytest.mark.parametrize("kind", ["text", "truncated", "empty", "folder", "absent"])
-@pytest.mark.parametrize("verb", ["inspect", "optimize", "convert", "run", "bench"])
-def test_what_is_not_a_model_is_two_lines(
-    kind: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "bad.onnx"
-    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as whole:
-        content = whole.read_bytes()
-    if kind == "folder":
-        path.mkdir()
-    elif kind != "absent":
-        made = {
-            "text": b"# not a model\n",
-            "truncated": content[: len(content) // 2],
-            "empty": b"",
-        }
-        path.write_bytes(made[kind])
-    rest = {"convert": [str(tmp_path / "out.onnx")], "run": [str(tmp_path / "x.npz")]}
-    out = ["-o", str(tmp_path / "out")] if verb == "optimize" else []
-    assert main([verb, str(path), *rest.get(verb, []), *out]) == 2
-    said = capsys.readouterr()
-    what, fix = said.err.strip().splitlines()
-    assert what.startswith(f"ortune {verb}: ")
-    assert fix.startswith("  fix: ")
-    assert said.out == ""
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    assert list(tmp_path.iterdir()) == []
