@@ -148,17 +148,6 @@ def test_from_python_without_grpc(folder: Path) -> None:
     assert (process.returncode, out) == (0, "None\n"), said
 
 
-def test_version_6_of_the_protocol(folder: Path) -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no ::1")
-    with serving(folder / "toy.onnx", "--host", "::1") as running:
-        assert running.told["http"].startswith("http://[::1]:")
-        for front in ("http", "grpc"):
-            assert infer(running, "toy", front).shape == X.shape
-
-
 def test_versions_backends_and_a_file_that_changes_under_load(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -209,14 +198,6 @@ def test_versions_backends_and_a_file_that_changes_under_load(
 # --- what cannot begin ------------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        for option in ("--http-port", "--grpc-port"):
-            what, fix = failed(folder / "toy.onnx", "--http-port", "0", option, port)
-            assert f"port {port} of 127.0.0.1 is taken" in what and option in fix
-
-
 def test_models_that_are_none(folder: Path, tmp_path: Path) -> None:
     room = tmp_path / "room"
     room.mkdir()
@@ -230,19 +211,6 @@ def test_models_that_are_none(folder: Path, tmp_path: Path) -> None:
         assert left(room) == []
     failed(hostile, *ports, "--processes", "2", TMPDIR=str(room))
     assert left(room) == []
-
-
-def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Path) -> None:
-    old = pair(tmp_path, "old", begins=-9, ends=-1)
-    empty = tmp_path / "tokens"
-    empty.write_text("")
-    model = folder / "toy.onnx"
-    for words, said in (
-        (("--tls-cert", old.certificate, "--tls-key", old.key), "has expired"),
-        (("--token-file", empty), "has no token"),
-        (("--no-http", "--no-grpc"), "are both off"),
-    ):
-        assert said in failed(model, *words)[0]
 
 
 # --- who may ask ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortune.core.step import Transform
 from ortune.graph.io import file
@@ -33,6 +33,32 @@ def loaded(proto: onnx.ModelProto) -> ir.Model:
         path = Path(folder) / "m.onnx"
         path.write_bytes(proto.SerializeToString())
         return file.load(path)
+
+
+def node(op: str, *inputs: str, to: str, **attributes: object) -> onnx.NodeProto:
+    """Make a node of the name of its first output; `to` names all."""
+    names = to.split()
+    return helper.make_node(op, list(inputs), names, name=names[0], **attributes)
+
+
+def network(
+    nodes: list[onnx.NodeProto],
+    x: list,
+    held: dict[str, np.ndarray],
+    *,
+    opset: int = 17,
+    outputs: tuple[str, ...] = ("y",),
+    kind: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """Build a model of nodes that takes ``x``, with constants by name."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, x)],
+        [helper.make_tensor_value_info(n, kind, None) for n in outputs],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def ops(model: ir.Model) -> dict[str, int]:

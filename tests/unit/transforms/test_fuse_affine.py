@@ -5,37 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
+from tests.unit.rewriting import loaded, model_of, network, node, normal, ops, transformed
 
 from ortune.graph.ir.edit import const_array, take_notes
 from ortune.transforms.fuse_affine import FuseAffine
 from ortune.transforms.fuse_batch_norm import FuseBatchNorm
 
 STEP = FuseAffine()
-
-
-def network(
-    nodes: list[onnx.NodeProto],
-    x: list,
-    held: dict[str, np.ndarray],
-    *,
-    opset: int = 17,
-    outputs: tuple[str, ...] = ("y",),
-    kind: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", kind, x)],
-        [helper.make_tensor_value_info(n, kind, None) for n in outputs],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def node(op: str, *inputs: str, to: str, **attributes: object) -> onnx.NodeProto:
-    return helper.make_node(op, list(inputs), [to], name=to, **attributes)
 
 
 def channels(rank: int, count: int, seed: int = 3) -> np.ndarray:

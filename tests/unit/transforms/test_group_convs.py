@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.unit.quantizing import quantize
-from tests.unit.rewriting import loaded, normal, ops, transformed
+from tests.unit.rewriting import loaded, network, node, normal, ops, transformed
 
 from ortune.core.errors import BadSettings
 from ortune.graph.ir.edit import read_attribute, take_notes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.group_convs import GroupConvs
 from ortune.transforms.widen_groups import WidenGroups
-
-
-def node(op: str, *inputs: str, to: str, **attributes: object) -> onnx.NodeProto:
-    names = to.split()
-    return helper.make_node(op, list(inputs), names, name=names[0], **attributes)
-
-
-def network(
-    nodes: list[onnx.NodeProto],
-    x: list,
-    held: dict[str, np.ndarray],
-    *,
-    opset: int = 17,
-    outputs: tuple[str, ...] = ("y",),
-) -> onnx.ModelProto:
-    kind = TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", kind, x)],
-        [helper.make_tensor_value_info(n, kind, None) for n in outputs],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def one_of(nodes: object, op: str) -> object:
