@@ -122,30 +122,6 @@ def test_dynamic_conv_is_made_and_timed(
     assert 0 < ratio["low"] <= ratio["value"] <= ratio["high"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--precision", "int8", "--target", "gpu"), "no GPU kernel"),
-        (("--reduce-range",), "needs --precision int8"),
-        (("--opt-level", "most"), "most"),
-        (("--precision", "int3"), "int3"),
-    ],
-)
-def test_refusals_write_nothing(
-    options: tuple[str, ...],
-    said: str,
-    digits: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = tmp_path / "out.onnx"
-    assert main(["convert", str(digits / "model.onnx"), str(out), *options]) == 2
-    what, fix = capsys.readouterr().err.strip().splitlines()
-    assert said in what
-    assert fix.startswith("  fix: ")
-    assert not out.exists()
-
-
 def test_sources_and_existing_files_are_kept(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,24 +151,6 @@ def test_apply_takes_steps_in_order(
     assert done[0] == "simplify"
     assert done[-1].startswith("int8-static(observer=percentile")
     assert found["bytes_after"] < 0.3 * found["bytes_before"]
-
-
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [
-        ("simplifi", "no step 'simplifi'"),
-        ("int8-static(per_chanel=true)", "no field 'per_chanel'"),
-        ("int8-static", "samples"),
-    ],
-)
-def test_steps_that_cannot_be_are_two_lines(
-    step: str, said: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.onnx"
-    assert main(["apply", str(digits / "model.onnx"), step, "-o", str(out)]) == 2
-    what, fix = capsys.readouterr().err.strip().splitlines()[-2:]
-    assert said in what + fix
-    assert not out.exists()
 
 
 # convert to 16-bit, float8 and 4-bit files: what they hold and what is said of them.
@@ -261,29 +219,6 @@ def test_fp8_for_a_gpu(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = convert_precisions(toy, capsys, "--precision", "fp8", "--target", "gpu", *data)
     assert found["weights"]["float8_e4m3fn"] == 2 * 64 * 64 + 1  # and the zero point
     assert 20 < snr(found) < 35
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--precision", "fp8", "--data", "data"), "no CPU multiplies float8"),
-        (("--precision", "fp8", "--target", "gpu"), "fp8 needs samples"),
-        (
-            ("--precision", "fp16", "--ranges-from", "r.json"),
-            "--ranges-from needs --precision fp8 or int8",
-        ),
-    ],
-)
-def test_what_cannot_be_had(
-    toy: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
-) -> None:
-    (toy / "r.json").write_text("{}")
-    given = [str(toy / o) if o in ("data", "r.json") else o for o in options]
-    assert main(["convert", str(toy / "toy.onnx"), str(toy / "out.onnx"), *given]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert "fix:" in err
-    assert not (toy / "out.onnx").exists()
 
 
 @pytest.mark.long
