@@ -421,6 +421,7 @@ def test_plain_names_are_safe(name: str) -> None:
     [
         *("", ".", "..", "../a", "a/../b", "a/..", "/a", "//a", "a/", "a//b", "./a", "a/./b"),
         *("C:a", "C:/a", "c:\\a", "\\a", "\\\\host\\share\\a", "a\\b", "a\\..\\b", "a\0b"),
+        *("a\x1b[2Jb", "\u202ea"),
     ],
 )
 def test_names_that_leave_their_folder_on_any_system_are_unsafe(name: str) -> None:
@@ -493,7 +494,9 @@ class TestManifest:
         with pytest.raises(BadModel, match=r"'models/m/weights\.bin' is no ONNX model"):
             read_manifest(made.write_json(), "b")
 
-    @pytest.mark.parametrize("name", ["golden/inputs", "a b", "evil.so", "-x", "os:system"])
+    @pytest.mark.parametrize(
+        "name", ["golden/inputs", "a b", "evil.so", "../x.so", "-x", "os:system"]
+    )
     def test_code_is_a_library_in_its_folder_or_a_module(self, name: str) -> None:
         made = replace(MADE, custom_ops=(*MADE.custom_ops, name))
         with pytest.raises(BadModel, match=f"'{name}' is neither a library in it nor the name"):
