@@ -18,7 +18,6 @@ import pytest
 from tests.unit import studies
 from tests.unit.alone import run_alone
 from tests.unit.bundle import several
-from tests.unit.bundle.test_hostile import settings
 from tests.unit.packaged import forge
 
 from ortune.backends.cpu import Cpu
@@ -315,18 +314,6 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
             engine(x=X)
 
 
-def test_a_bundle_opens_without_the_model_library(bundle: Path) -> None:
-    code = (
-        "import sys; from ortune.bundle.engine.load import load_engine\n"
-        f"load_engine({str(bundle)!r}).close()\n"
-        "print([name for name in ('onnx_ir', 'onnx', 'onnxscript') if name in sys.modules])"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert run.stdout.strip() == "[]"
-
-
 def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -400,14 +387,6 @@ def test_a_plan_that_cannot_run_gives_way_with_one_warning(
     plan, *said = opened(tmp_path, bundle=path)
     assert sum("RuntimeWarning" in line for line in said) == 1, said
     assert plan == ("None" if backend else "clean @ cpu(threads=1)")
-
-
-def test_settings_with_power_are_refused(tmp_path: Path) -> None:
-    bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
-    forge(bundle, settings(config=["session.optimized_model_filepath=x"]))
-    (tmp_path / "alone").mkdir()
-    done = run_alone(tmp_path / "alone", "import ortune\nortune.load(sys.argv[1])", bundle)
-    assert "a setting that a file must not change" in done.stderr
 
 
 def test_a_bundle_of_an_earlier_release_may_bring_a_program_which_nothing_runs(
