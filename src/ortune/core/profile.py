@@ -37,6 +37,7 @@ class Kernel:
     note: str = ""  # why it was added, or what is known of why it fell back to another provider
     span_ns: float = 0.0  # the same with the profiler's cost, as it was recorded
     kernel_ns: float = 0.0  # the runtime's own figure for the kernel alone
+    main: str = ""  # of its sources the one that its time stands at
 
     @property
     def traffic(self) -> int:

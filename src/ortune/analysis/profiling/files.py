@@ -112,15 +112,11 @@ _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
 
 
 def build_node_data(profile: Profile) -> dict[str, Any]:
-    """Return what each node of the model takes, ms, as Model Explorer lays it over the graph.
-
-    A fused kernel's time stands at the node that it is named for, or else at its first.
-    """
+    """Return what each node of the model takes, ms, as Model Explorer lays it over the graph."""
     times_ms: defaultdict[str, float] = defaultdict(float)
     for kernel in profile.kernels:
         if kernel.sources:
-            named = [name for name in kernel.sources if name and name in kernel.name]
-            times_ms[max(named, key=len, default=kernel.sources[0])] += kernel.time_ns / 1e6
+            times_ms[kernel.main or kernel.sources[0]] += kernel.time_ns / 1e6
     colours = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#d1483f"}]
     results = {name: {"value": ms} for name, ms in times_ms.items()}
     return {profile.graph or "<main>": {"results": results, "gradient": colours}}

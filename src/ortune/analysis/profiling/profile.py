@@ -37,7 +37,7 @@ from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement import peaks as roofs
 from ortune.measurement.process import query_capabilities, require_backend, single_model_job
-from ortune.measurement.timing.operators import SAME_WORK
+from ortune.measurement.timing.operators import SAME_WORK, find_main_source
 from ortune.measurement.timing.profiled import Runs, profile_model
 from ortune.measurement.workloads.latency import Latency
 
@@ -185,6 +185,7 @@ def list_kernels(
         operands: Tensors of the source model, for nodes whose own are not recorded.
     """
     constants = frozenset(recorded.constants)
+    op_types = {name: node.op_type for name, node in origin.nodes.items()}
     mapped_kernels: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
     # The operators of the model of which the provider asked for took at least one.
@@ -225,6 +226,7 @@ def list_kernels(
                 note=note,
                 span_ns=node.span_ns,
                 kernel_ns=node.kernel_ns,
+                main=find_main_source(node, sources, op_types) if sources else "",
             )
         )
     busy = {name for kernel in mapped_kernels for name in kernel.sources}

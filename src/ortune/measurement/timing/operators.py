@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ortune.core.errors import BackendMissing
 from ortune.core.plugins import codec
-from ortune.core.session import Recorded
+from ortune.core.session import Executed, Recorded
 from ortune.measurement.process import Worker
 
 _FEWEST, _MOST = 4, 20
@@ -79,3 +80,15 @@ def operator_of_kernel(kernel: str) -> str:
     """Return the operator that a runtime's kernel computes, fused or in another layout."""
     plain = kernel.removeprefix("Nhwc").removeprefix("Fused") or kernel
     return SAME_WORK.get(plain, plain)
+
+
+def find_main_source(kernel: Executed, sources: Sequence[str], op_types: Mapping[str, str]) -> str:
+    """Return the node that a fused kernel's time stands at.
+
+    That is the first of its operator, or else the one with the longest name in its own, or else
+    the first of all.
+    """
+    operator = operator_of_kernel(kernel.op_type)
+    named = sorted((name for name in sources if name in kernel.name), key=len, reverse=True)
+    same = (name for name in sources if op_types[name] in operator)
+    return next(same, [*named, sources[0]][0])

@@ -19,7 +19,7 @@ from ortune.graph.diff.compare import diff_models
 from ortune.graph.diff.result import Diff, DrawnNode
 from ortune.graph.io import file
 from ortune.graph.mapping.nodes import trace_lineage
-from ortune.measurement.timing.operators import operator_of_kernel, operator_shares
+from ortune.measurement.timing.operators import find_main_source, operator_shares
 from ortune.search.experiment.golden import find_built_model
 from ortune.search.experiment.ledger import ORIGINAL, read_kernels
 
@@ -136,9 +136,7 @@ def time_nodes(model: ir.Model, recorded: Recorded, latency_ms: float) -> NodeTi
         if not sources:
             added_ms += time_ms
             continue
-        kernel = operator_of_kernel(executed.op_type)
-        main = next((name for name in sources if operators[name] in kernel), sources[0])
-        ms[main] += time_ms
+        ms[find_main_source(executed, sources, operators)] += time_ms
         dtypes = {operand.dtype for operand in (*executed.outputs, *executed.inputs)}
         if types := [name for name in _FLOATS if name in dtypes]:
             floats |= dict.fromkeys(sources, types[0])

@@ -17,7 +17,12 @@ from ortune.core.session import Executed, Recorded
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker
-from ortune.measurement.timing.operators import operator_of_kernel, operator_shares, record_kernels
+from ortune.measurement.timing.operators import (
+    find_main_source,
+    operator_of_kernel,
+    operator_shares,
+    record_kernels,
+)
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -90,3 +95,13 @@ def test_what_would_take_too_long_is_not_begun(load_ns: int, run_ns: int, tmp_pa
     nobody = cast(Any, None)
     with pytest.raises(BackendMissing, match="more than 1 s"):
         record_kernels(nobody, tmp_path, seconds=1.0, load_ns=load_ns, run_ns=run_ns)
+
+
+def test_a_fused_kernels_time_stands_at_its_operator_or_else_at_its_name() -> None:
+    op_types = {"conv": "Conv", "bn_1": "BatchNormalization", "bn_12": "Relu"}
+    for kind, name, main in (
+        ("FusedConv", "bn_12_fused", "conv"),
+        ("Subgraph", "bn_12_fused", "bn_12"),
+        ("Subgraph", "other", "conv"),
+    ):
+        assert find_main_source(Executed(name, kind), [*op_types], op_types) == main
