@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,11 +11,9 @@ import numpy as np
 import pytest
 
 from ortune.bundle.pack import pack
+from tests.packages.tools import install, make_python
 from tests.unit import studies
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"
-)
 ROOT = Path(__file__).parents[2]
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
@@ -30,17 +26,13 @@ with ortune.load(sys.argv[1]) as engine:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clean")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    found = folder / "bin" / "python"
-    pip = [str(found), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     wanted = [f"{name}=={version(name)}" for name in ("numpy", "onnxruntime")]
-    subprocess.run([*pip, *wanted], check=True)
+    found = make_python(tmp_path_factory.mktemp("clean"), *wanted)
     source = tmp_path_factory.mktemp("source")  # as pip builds in place
     shutil.copytree(ROOT / "src" / "ortune", source / "src" / "ortune")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    subprocess.run([*pip, "--no-deps", str(source)], check=True)
+    install(found, "--no-deps", str(source))
     return found
 
 

@@ -17,9 +17,6 @@ import pytest
 from tests.packages.tools import ROOT
 from tests.unit import studies
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"
-)
 WHEEL = "onnxruntime-openvino==1.24.1"
 CODE = """
 import sys

@@ -15,10 +15,6 @@ from tests.packages.test_without_openvino import python as python
 from tests.packages.tools import ROOT
 from tests.unit import studies
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"
-)
-
 
 class Place:
     """A Python without OpenVINO, and a cache folder of its own."""

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,16 +11,11 @@ import numpy as np
 import pytest
 
 from ortune.data.zoo import digit_cnn
-from tests.packages.tools import ROOT
+from tests.packages.tools import REQUIRED, make_python, run
 
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"
-    ),
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is not None, reason="a driver is here: see tests/gpu"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("nvidia-smi") is not None, reason="a driver is here: see tests/gpu"
+)
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
@@ -32,24 +23,10 @@ PROVIDERS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProv
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with what ortune requires, its onnxruntime the package for NVIDIA GPUs."""
-    folder = tmp_path_factory.mktemp("gpu")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    found = folder / "bin" / "python"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [one.partition(">=")[0] for one in project["dependencies"]]
-    wanted = [
-        f"{'onnxruntime-gpu' if name == 'onnxruntime' else name}=={version(name)}"
-        for name in names
-    ]
-    install = [str(found), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    subprocess.run([*install, "--no-compile", *wanted], check=True)
-    return found
-
-
-def run(python: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    clean = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [str(python), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+    names = [*(REQUIRED - {"onnxruntime"}), "onnxruntime-gpu"]
+    releases = {"onnxruntime-gpu": version("onnxruntime")}
+    wanted = [f"{name}=={releases.get(name) or version(name)}" for name in names]
+    return make_python(tmp_path_factory.mktemp("gpu"), "--no-compile", *wanted)
 
 
 def test_onnxruntime_alone_goes_on_on_the_cpu(python: Path) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,12 +10,9 @@ import pytest
 
 from ortune.backends.openvino import Openvino
 from ortune.bundle.pack import pack
-from tests.packages.tools import ROOT
+from tests.packages.tools import REQUIRED, make_python, run
 from tests.unit import studies
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ORTUNE_PACKAGES"), reason="installs packages: make check-packages"
-)
 RUN = """
 import asyncio, sys, warnings
 import numpy as np
@@ -40,21 +33,8 @@ for one in said:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with the packages that ortune requires, in the versions that are installed here."""
-    folder = tmp_path_factory.mktemp("core")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    found = folder / "bin" / "python"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [one.partition(">=")[0] for one in project["dependencies"]]
-    wanted = [f"{name}=={version(name)}" for name in names]
-    install = [str(found), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *wanted]
-    subprocess.run(install, check=True)
-    return found
-
-
-def run(python: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    clean = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [str(python), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+    wanted = [f"{name}=={version(name)}" for name in REQUIRED]
+    return make_python(tmp_path_factory.mktemp("core"), *wanted)
 
 
 def test_there_is_none(python: Path) -> None:
