@@ -1,4 +1,8 @@
-"""Runs, bundles and files that version 0.1.0 wrote before the new layout are still read."""
+"""Runs, bundles and files that version 0.1.0 wrote before the new layout are still read.
+
+The script that made them needs that version; `git log -- tests/fixtures/make_before_rooms.py`
+has it. What a later version writes is not what is tested here.
+"""
 
 from __future__ import annotations
 
