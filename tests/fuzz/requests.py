@@ -153,7 +153,7 @@ def read(case: Case, folder: Path) -> None:
         request = messages.deserialize_request(body).request
     else:
         length = http_body.parse_header_length(case.words[1] or None)
-        request = http_body.parse_body(body, length, "m")
+        request = http_body.declare_body(body, length, "m").read()
     _hold(request)
     made = InferResponse(
         "m",

@@ -45,17 +45,6 @@ _DIGITS = 18
 _HEADER = "Inference-Header-Content-Length"
 
 
-def parse_body(
-    body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
-) -> InferRequest:
-    """Read the body of an infer request: what it declares, and its data.
-
-    Raises:
-        RequestRefused: It is no request, or its data does not fit its shapes.
-    """
-    return declare_body(body, header_length, model).read()
-
-
 def declare_body(
     body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
 ) -> DeclaredRequest:

@@ -132,15 +132,6 @@ def add_services(servicer: Any, server: Any) -> None:
         )
 
 
-def parse_message(infer_message: Any) -> InferRequest:
-    """Read a ``ModelInferRequest``.
-
-    Raises:
-        RequestRefused: Its data does not fit its shapes.
-    """
-    return _declare_message(infer_message, infer_message.raw_input_contents, ()).read()
-
-
 def deserialize_request(body: bytes) -> AddressedRequest:
     """Read what a serialized ``ModelInferRequest`` declares; large data is not parsed yet.
 

@@ -43,7 +43,7 @@ def test_over_http() -> None:
     assert line == "POST /v2/models/m%20x/versions/3/infer HTTP/1.1"
     assert found["Authorization"] == "Bearer secret"
     assert int(found["Content-Length"]) == len(body)
-    request = http_body.parse_body(body, int(found["Inference-Header-Content-Length"]))
+    request = http_body.declare_body(body, int(found["Inference-Header-Content-Length"])).read()
     same(request)
     assert request.binary
 
@@ -52,7 +52,7 @@ def test_over_grpc() -> None:
     kind = messages.find_message_class("ModelInferRequest")
     made = kind.FromString(bodies.grpc_request("m", "3", SAMPLE))
     assert (made.model_name, made.model_version) == ("m", "3")
-    same(messages.parse_message(made))
+    same(messages.deserialize_request(made.SerializeToString()).request)
 
 
 ANSWER = InferResponse(

@@ -172,7 +172,9 @@ async def _reply(
         await asyncio.sleep(script.delay_s(number))
         if (status := script.status(number)) != 200:
             return status, "", json.dumps({"error": f"refused number {status}"}).encode()
-        request = http_body.parse_body(body, int(headers["inference-header-content-length"]))
+        request = http_body.declare_body(
+            body, int(headers["inference-header-content-length"])
+        ).read()
         chunks, head = http_body.encode_response(script.answer(request), request)
         more = f"Inference-Header-Content-Length: {head}\r\n" if head is not None else ""
         return 200, more, b"".join(chunks)
@@ -198,9 +200,7 @@ def over_grpc(script: Script, trusted: Pair | None = None) -> Iterator[str]:
         time.sleep(script.delay_s(number))
         if script.status(number) != 200:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
-        found = messages.parse_message(
-            messages.find_message_class("ModelInferRequest").FromString(body)
-        )
+        found = messages.deserialize_request(body).request
         made: bytes = messages.build_message(script.answer(found)).SerializeToString()
         return made
 

@@ -19,7 +19,7 @@ from tests.unit.serving.protocol.kit import (
     same,
 )
 
-from ortune.serving.protocol.http_body import encode_response, parse_body, parse_header_length
+from ortune.serving.protocol.http_body import declare_body, encode_response, parse_header_length
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
@@ -39,7 +39,7 @@ def blob(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("datatype", ARRAYS)
 def test_every_datatype_of_the_client_in_binary(datatype: str) -> None:
     array = ARRAYS[datatype]
-    found = parse_body(*http_request(http_inputs(True, x=array, y=array[:0])))
+    found = declare_body(*http_request(http_inputs(True, x=array, y=array[:0]))).read()
     assert same(found.inputs["x"], array) and found.inputs["y"].shape == (0, 2)
     assert found.datatypes == {"x": datatype, "y": datatype} and found.binary
     answer = http_answer(*encode_response(response(id="7", o=array, n=array[:0]), found))
@@ -51,7 +51,7 @@ def test_every_datatype_of_the_client_in_binary(datatype: str) -> None:
 def test_every_datatype_of_the_client_in_json(datatype: str) -> None:
     array = ARRAYS[datatype]
     asked = [tritonclient.http.InferRequestedOutput("o", binary_data=False)]
-    found = parse_body(*http_request(http_inputs(False, x=array), outputs=asked))
+    found = declare_body(*http_request(http_inputs(False, x=array), outputs=asked)).read()
     assert same(found.inputs["x"], array)
     chunks, length = encode_response(response(o=array), found)
     assert length is None
@@ -74,7 +74,7 @@ def test_what_the_client_asks_for() -> None:
         timeout=5000,
         parameters={"mine": 0.5},
     )
-    found = parse_body(*sent)
+    found = declare_body(*sent).read()
     assert found.outputs == (OutputRequest("a", True, 3), OutputRequest("b", False, 0))
     assert (found.id, found.timeout_us, found.binary) == ("a b", 5000, False)
     assert found.parameters == {
@@ -98,7 +98,9 @@ def test_binary_for_one_output_and_json_for_another() -> None:
 
 def test_data_may_be_nested_in_any_way() -> None:
     for data in ([1, 2], [[1, 2]], [[1], [2]], [[[1]], [[2.0]]]):
-        assert parse_body(body({**X, "data": data}), None).inputs["x"].tolist() == [[1, 2]]
+        assert declare_body(body({**X, "data": data}), None).read().inputs["x"].tolist() == [
+            [1, 2]
+        ]
 
 
 def test_a_large_tensor_is_no_copy_where_it_lies_aligned() -> None:
@@ -108,7 +110,7 @@ def test_a_large_tensor_is_no_copy_where_it_lies_aligned() -> None:
     room = np.zeros(len(sent) + 8, np.uint8)
     held = room[-length % 8 :][: len(sent)]
     held[:] = np.frombuffer(sent, np.uint8)
-    assert np.shares_memory(parse_body(held.data, length).inputs["x"], room)
+    assert np.shares_memory(declare_body(held.data, length).read().inputs["x"], room)
 
 
 def test_nan_is_null_in_json() -> None:
@@ -118,7 +120,7 @@ def test_nan_is_null_in_json() -> None:
 
 
 def test_numbers_beyond_float32_are_infinite() -> None:
-    assert parse_body(body({**X, "data": [1e39, 2**70]}), None).inputs["x"].tolist() == [
+    assert declare_body(body({**X, "data": [1e39, 2**70]}), None).read().inputs["x"].tolist() == [
         [np.inf, 2.0**70]
     ]
 
@@ -186,26 +188,26 @@ def test_numbers_beyond_float32_are_infinite() -> None:
 )
 def test_what_is_no_request_is_refused(given: bytes, text: str) -> None:
     with pytest.raises(RequestRefused) as caught:
-        parse_body(given, None, "m")
+        declare_body(given, None, "m").read()
     assert text in caught.value.text and caught.value.status is RefusalKind.INVALID
 
 
 def test_a_million_brackets_are_refused_before_they_are_objects() -> None:
     with pytest.raises(RequestRefused, match="brackets"):
-        parse_body(body({**X, "data": [[]] * 1_000_001}), None)
+        declare_body(body({**X, "data": [[]] * 1_000_001}), None).read()
 
 
 @pytest.mark.parametrize(("size", "more"), [(8, b"x"), (0, b""), (4, b""), (8, RAW)])
 def test_sizes_are_held_against_each_other(size: int, more: bytes) -> None:
     head = body(blob(parameters={"binary_data_size": size}))
     with pytest.raises(RequestRefused):
-        parse_body(head + RAW + more, len(head))
+        declare_body(head + RAW + more, len(head)).read()
 
 
 @pytest.mark.parametrize("length", [-1, 0, 10**6])
 def test_a_wrong_length_of_the_json_is_refused(length: int) -> None:
     with pytest.raises(RequestRefused, match="inference header size should be in range"):
-        parse_body(body(X), length)
+        declare_body(body(X), length).read()
 
 
 def test_the_header_is_a_number() -> None:
@@ -246,7 +248,7 @@ documents = st.recursive(
 @given(documents, st.binary(max_size=40), st.none() | st.integers(-2, 60))
 def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int | None) -> None:
     try:
-        found = parse_body(json.dumps(document).encode() + tail, length)
+        found = declare_body(json.dumps(document).encode() + tail, length).read()
     except RequestRefused:
         return
     assert isinstance(found, InferRequest)
@@ -267,7 +269,7 @@ def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int |
 def test_an_input_is_refused_or_fits_its_shape(one: dict[str, Any], tail: bytes) -> None:
     head = body(one)
     try:
-        found = parse_body(head + tail, len(head))
+        found = declare_body(head + tail, len(head)).read()
     except RequestRefused:
         return
     assert found.inputs["x"].shape == tuple(one["shape"])
