@@ -42,8 +42,6 @@ from tests.unit.quantizing import model_of, normal
 MODEL = "g (float[b, 32] x) => (float[b, 32] y) { m = MatMul(x, w) y = Relu(m) }"
 PLAIN = "g (float[b, 32] x) => (float[b, 32] y) { y = Relu(x) }"
 OTHER = "g (float[b, 32] x) => (float[b, 32] z) { z = Relu(x) }"
-SOUND = TensorSpec("audio", "float32", ("batch", "samples"))
-BYTES = TensorSpec("audio", "int16", ("batch", "samples"))
 X = TensorSpec("x", "float32", (None, 32))
 
 

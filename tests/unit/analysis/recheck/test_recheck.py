@@ -169,35 +169,18 @@ def test_a_plan_that_does_not_run_is_a_change(
     assert found.changes == ("bare: does not run",)
 
 
+PACKED = Interval(0.5, 0.45, 0.55)
+
+
 @pytest.mark.parametrize(
     ("decibels", "timed", "where", "verdict"),
     [
-        (
-            math.inf,
-            ReplayTiming(Interval(0.5, 0.48, 0.52)),
-            Interval(0.5, 0.45, 0.55),
-            ReplayVerdict.SAME,
-        ),
-        (
-            60.0,
-            ReplayTiming(Interval(0.3, 0.28, 0.32)),
-            Interval(0.5, 0.45, 0.55),
-            ReplayVerdict.SAME,
-        ),
-        (
-            60.0,
-            ReplayTiming(Interval(0.6, 0.56, 0.64)),
-            Interval(0.5, 0.45, 0.55),
-            ReplayVerdict.SLOWER,
-        ),
-        (
-            60.0,
-            ReplayTiming(Interval(0.6, 0.54, 0.66)),
-            Interval(0.5, 0.45, 0.55),
-            ReplayVerdict.UNCLEAR,
-        ),
+        (math.inf, ReplayTiming(Interval(0.5, 0.48, 0.52)), PACKED, ReplayVerdict.SAME),
+        (60.0, ReplayTiming(Interval(0.3, 0.28, 0.32)), PACKED, ReplayVerdict.SAME),
+        (60.0, ReplayTiming(Interval(0.6, 0.56, 0.64)), PACKED, ReplayVerdict.SLOWER),
+        (60.0, ReplayTiming(Interval(0.6, 0.54, 0.66)), PACKED, ReplayVerdict.UNCLEAR),
         (60.0, ReplayTiming(Interval(0.5, 0.48, 0.52)), None, ReplayVerdict.UNTIMED),
-        (60.0, ReplayTiming(), Interval(0.5, 0.45, 0.55), ReplayVerdict.UNTIMED),
+        (60.0, ReplayTiming(), PACKED, ReplayVerdict.UNTIMED),
         (39.0, ReplayTiming(), None, ReplayVerdict.CHANGED),
         (math.nan, ReplayTiming(), None, ReplayVerdict.CHANGED),
         (
