@@ -93,7 +93,6 @@ class Answerer:
 
     Attributes:
         main: The model that takes samples.
-        writes: Whether it answers with text.
     """
 
     def __init__(self, engine: Engine, settings: HubFolder) -> None:

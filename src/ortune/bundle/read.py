@@ -59,11 +59,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BundledPlan:
-    """One plan of a bundle, read.
-
-    Attributes:
-        packed: What the manifest says of it.
-    """
+    """One plan of a bundle, read."""
 
     packed: PackedPlan
     backend: Backend

@@ -139,9 +139,7 @@ class RequestField:
     """A field of a request, as signatures, options and files need it.
 
     Attributes:
-        annotation: What it may be given as.
         default: `inspect.Parameter.empty` when it must be given.
-        reader: What converts it, if anything does.
     """
 
     name: str

@@ -313,8 +313,6 @@ class Trial:
         content: Digest of what it computes; empty where it is not known.
         why: One line: why it lost, or what it won by.
         building: Of its `seconds` those in which models were built.
-        stage: What the search was about when it tried the plan.
-        proposed: Why the policy proposed it.
         neighbour_of: As in the proposal.
         effort: How far it was taken; one that was screened may be proposed again for more.
         stopped: Why its timing ended part way, in one line; empty where it did not.

@@ -35,7 +35,6 @@ class SourceFile:
         name: Below the source's folder, with ``/``.
         size: Bytes.
         digest: SHA-256 in hex digits.
-        records: That are in it.
     """
 
     name: str

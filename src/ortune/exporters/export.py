@@ -88,7 +88,6 @@ class ExportedModel(Result):
 
     Attributes:
         error: The largest on any input at any size, as a share of an output's largest value.
-        tolerance: What it had to keep.
         sizes: At which it was compared; one empty mapping where nothing is dynamic.
         samples: Inputs at each size.
         refused: Sizes that PyTorch itself did not run, and why.

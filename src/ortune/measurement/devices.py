@@ -275,8 +275,6 @@ class Link:
 
     Attributes:
         claim: The device; None where it runs here and nothing travels.
-        process: The worker, or what stands for it here.
-        folder: What is the worker's there.
         readings: Clocks, temperatures, free memory and load before it began, raw.
     """
 

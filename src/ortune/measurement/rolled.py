@@ -47,9 +47,7 @@ class StatefulModel:
         facts: What it takes and gives.
         sequence: What makes a sequence of samples: file, group or a number.
         state: Outputs that are fed to inputs, such as ``h_out:h_in``; empty finds them.
-        backend: What runs it.
         shapes: Of states at the first step, where given.
-        work: Folder for the worker's files.
         earlier: Folder of the same samples, rolled by an earlier run.
     """
 

@@ -232,7 +232,6 @@ class Buckets(Result):
 
     Attributes:
         backend: What to give to ``--on`` and ``ot.load``: it cuts, and runs as asked.
-        proof: That padding is without effect.
         latency_ns: Length -> measured latency of a call of that length.
         positions: Share of the padded calls' positions that is computed in buckets.
         least: The same without any padding: as many buckets as lengths.

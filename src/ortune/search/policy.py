@@ -27,7 +27,6 @@ class View:
     """All that a policy may know, rebuilt from the ledger for every proposal.
 
     Attributes:
-        space: The plans there are, and which lie around a plan.
         trials: In order, the original first; failed and unchanged ones too.
         remaining_s: Seconds of the time budget that are left; negative when it is overrun.
         kept_back: Seconds of those left that finalists and what follows them will take.

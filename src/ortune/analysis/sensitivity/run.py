@@ -58,8 +58,6 @@ class Sensitivity(TableResult):
 
     Attributes:
         by: What was taken at a time: ``region``, ``node`` or ``op``.
-        precision: The step that decides.
-        budget: Whose metric is lost.
         budget_rule: How it was derived; empty when it was given.
         regions: What is worth giving back first.
         shared: What neighbours lose each alone and together once, the most first.

@@ -166,7 +166,6 @@ class Statistics:
     """A queue's counts since it was made.
 
     Attributes:
-        depth: Requests that wait now.
         failed: Requests that were computed and got an error.
         cancelled: Requests that were given up before their turn, or that nobody waited for any
             more: then their run was told to end.

@@ -107,7 +107,6 @@ class PackedPlan:
     Attributes:
         key: The trial's, by which the evidence names it; empty in bundles of format 1.
         models: Model name -> member of the tuned model.
-        settings: Member of the backend's settings.
         golden: Model name -> its golden samples: inputs of all plans, answers of its own.
         ratio: Latency over the original's with the ends of its interval; None where none was
             confirmed.

@@ -29,7 +29,6 @@ class Display:
 
     Attributes:
         live: Draw the board, which goes away again; else plain lines alone.
-        verbose: Show steps and starts too.
     """
 
     def __init__(self, *, live: bool, verbose: bool = False) -> None:

@@ -62,7 +62,6 @@ class CachedDecoder:
         inputs: What it takes at any step, unless the step says otherwise.
         pairs: Outputs that are its cache, and the inputs that take it.
         logits: The output [rows, tokens, words], or [rows, words] of the last token.
-        empty: The cache of no tokens.
         first: What it gives to the tokens of `inputs`, where these have an empty cache.
     """
 
@@ -100,7 +99,6 @@ class Generation:
 
     Attributes:
         tokens: Fed at the next step, [rows, length].
-        past: Positions in the cache.
     """
 
     def __init__(

@@ -29,12 +29,7 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state.
-
-    Attributes:
-        output: What the model gives at one step.
-        input: What takes it at the next.
-    """
+    """A state: the output of a step that is an input of the next."""
 
     output: str
     input: str

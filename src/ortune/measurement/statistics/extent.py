@@ -46,8 +46,6 @@ class ChannelExtents:
     """Running minimum and maximum of all, and at each index of one axis; two numbers a channel.
 
     Attributes:
-        extent: Of all.
-        axis: The axis.
         bounds: float64, shape [2, channels].
     """
 

@@ -79,7 +79,6 @@ class LivePair:
     """A timed pair whose processes still run.
 
     Attributes:
-        started: What the candidate's process took to start.
         baseline_started: What the baseline's took; None where it ran already.
     """
 

@@ -54,7 +54,6 @@ class PooledVariance:
 
     Attributes:
         squares: Sum of squares of their log-ratios, each group's about its own mean.
-        df: Degrees of freedom behind it.
     """
 
     squares: float = 0.0

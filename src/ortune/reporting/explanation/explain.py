@@ -171,8 +171,6 @@ class Explanation(TableResult):
         plans: Every plan that was tried, the original first.
         left_out: The first of these, each with its reason.
         surveys: Of regions; empty where none was taken.
-        node: What was asked of a node.
-        asked: The plans that were asked for.
     """
 
     headline = ("run", "model", "answer", "budget", "finished")

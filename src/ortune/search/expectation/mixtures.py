@@ -107,7 +107,6 @@ class MixtureSearch:
     """What a survey and the trials of its plan and mixtures tell.
 
     Attributes:
-        whole: The trial of the surveyed plan.
         mixtures: Trials of its mixtures where the plan runs, in order.
         floor: What the float model loses there over what may be lost: no region gives it back.
     """

@@ -40,10 +40,7 @@ class ServingSpace:
     """What a bundle can be served with on this machine.
 
     Attributes:
-        cpus: That one server process has.
-        threads: That its plan was measured with.
         joins: Requests can be joined at all.
-        limit_us: Of the goal.
     """
 
     cpus: int

@@ -201,7 +201,6 @@ class GoalResult(TableResult):
         before: The defaults' score in the first turn, in words: the highest rate that keeps the
             goal, or the percentile at the rate that was asked for.
         defaults: The settings without a choice, as a person reads them.
-        chosen: The same as fields.
         better: They beat the defaults beyond noise; else they are the defaults.
         ratio: Of the best settings over the defaults, from fresh pairs of servers that nothing was
             chosen by, at 95 %; None where there were none.

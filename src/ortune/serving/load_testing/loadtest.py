@@ -56,7 +56,6 @@ class LoadTestResult(TableResult):
         slo: The limit; empty without one.
         processes: Of the server that was started here; 0 for one that ran.
         clock: What a latency is.
-        knee_rule: What the knee is.
         checked: Answers compared with the model's own; None where none were.
         machine: Where the client ran.
     """

@@ -52,7 +52,6 @@ class _Transport:
     What is written once it closes is dropped: uvloop's own raises then.
 
     Attributes:
-        inner: The protocol that it is for.
         is_held: Whether it was to read on, and does not.
         is_behind: Whether what was read is not parsed yet.
         written: Bytes of answers so far.

@@ -44,12 +44,9 @@ class Counters:
     Only the event loop's thread writes them.
 
     Attributes:
-        answered: Requests that got their answer.
-        answered_ns: From their arrival to their answer, all together.
+        answered_ns: From the arrival of answered requests to their answer, all together.
         inferences: Rows of these requests.
-        queue_ns: What these requests waited.
         infer_ns: What they were computed, each by the time of its whole run.
-        output_ns: From the end of the run to the answer.
         failed: Reason -> requests without an answer.
         failed_ns: From their arrival to their refusal, all together.
         last_ms: When the last one was answered, milliseconds since the epoch.

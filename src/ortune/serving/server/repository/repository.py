@@ -38,12 +38,7 @@ NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 @dataclass(eq=False)
 class OpenFile:
-    """One file with its engine, and its models as they are served.
-
-    Attributes:
-        served: In the engine's order.
-        leaving: Whether it is being closed.
-    """
+    """One file with its engine, and its models as they are served."""
 
     engine: Engine
     state: State
@@ -136,9 +131,6 @@ class Repository:
 
     A file is opened in a thread, and one at a time, so that the loop goes on answering and memory
     holds one model twice at most.
-
-    Attributes:
-        memory: For the data of all requests and answers.
     """
 
     def __init__(
