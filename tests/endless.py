@@ -15,10 +15,7 @@ def write_loop(path: Path, turns: int | None = None) -> Path:
     float_, bool_, int_ = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
     info = helper.make_tensor_value_info
     body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["go_on"]),
-            helper.make_node("Sin", ["v"], ["w"]),
-        ],
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Sin", ["v"], ["w"])],
         "body",
         [info("i", int_, []), info("go", bool_, []), info("v", float_, [4])],
         [info("go_on", bool_, []), info("w", float_, [4])],

@@ -331,10 +331,7 @@ REFUSED: dict[str, tuple[Write, str]] = {
     ),
     "no input": (_node(helper.make_node("Relu", [], ["y"], "r")), "0 inputs, where 1"),
     "not utf-8": (_raw(_not_utf8), "not UTF-8"),
-    "input not utf-8": (
-        _raw(lambda data: data.replace(b"\x01h", b"\x01\xff")),
-        "not UTF-8",
-    ),
+    "input not utf-8": (_raw(lambda data: data.replace(b"\x01h", b"\x01\xff")), "not UTF-8"),
     "reference not utf-8": (_spoilt(_soft(ref_attr_name="MARK")), "not UTF-8"),
     "attribute's words not utf-8": (_spoilt(_soft(doc_string="MARK")), "not UTF-8"),
     "node's metadata not utf-8": (_spoilt(_noted()), "not UTF-8"),

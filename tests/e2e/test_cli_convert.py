@@ -74,8 +74,7 @@ def test_float_files(
 
 
 @pytest.mark.parametrize(
-    ("data", "level"),
-    [(True, "all"), (True, "basic"), (False, "extended"), (False, "disable")],
+    ("data", "level"), [(True, "all"), (True, "basic"), (False, "extended"), (False, "disable")]
 )
 def test_int8_files_for_the_cpu(
     data: bool, level: str, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

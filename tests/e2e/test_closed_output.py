@@ -96,8 +96,7 @@ def test_every_verb_that_makes_something_is_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb",
-    [pytest.param(verb, marks=() if verb in SHORT else pytest.mark.long) for verb in MADE],
+    "verb", [pytest.param(verb, marks=() if verb in SHORT else pytest.mark.long) for verb in MADE]
 )
 def test_a_closed_pipe_undoes_nothing(places: dict[str, Path], tmp_path: Path, verb: str) -> None:
     command, made = MADE[verb]

@@ -193,8 +193,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
         ("arm.so", "was built for aarch64", "build it on this machine"),
         ("text.so", "does not load as a library", "exports RegisterCustomOps"),
         pytest.param(
-            *("empty.so", "does not load as a library", "exports RegisterCustomOps"),
-            marks=SLOW,
+            *("empty.so", "does not load as a library", "exports RegisterCustomOps"), marks=SLOW
         ),
         ("crash.so", "is killed by SIGSEGV", "the library"),
         pytest.param(*("none.py", "gives no library", "define get_library_path()"), marks=SLOW),
@@ -242,10 +241,7 @@ def test_other_runtimes_say_that_they_take_none(
 
 @pytest.mark.long
 def test_a_search_uses_them_and_packs_them(
-    fused: tuple[Path, Path],
-    library: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    fused: tuple[Path, Path], library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, root, bundle = tmp_path / "samples", tmp_path / "run", tmp_path / "m.ortune"
     samples(data)

@@ -19,10 +19,7 @@ HOME = Path(__file__).parents[2]
 INSTALL = (HOME / "README.md").read_text().partition("\n## Install")[2].partition("\n## ")[0]
 TUTORIAL = (HOME / "docs" / "tutorials" / "first-model.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PROGRAMS = {
-    "python": [sys.executable],
-    "ortune": [sys.executable, "-m", "ortune.cli.main"],
-}
+PROGRAMS = {"python": [sys.executable], "ortune": [sys.executable, "-m", "ortune.cli.main"]}
 
 
 def path() -> list[str]:

@@ -137,10 +137,7 @@ def test_the_history_is_measured(scripted: ot.Study) -> None:
 
 
 def test_a_scripted_clock_gives_the_same_ledger_and_winner(
-    task: tuple[Path, Path],
-    in_order: ot.Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    task: tuple[Path, Path], in_order: ot.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searching_by(monkeypatch, InOrder())
     again = search(task, tmp_path / "run")

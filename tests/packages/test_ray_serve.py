@@ -146,9 +146,7 @@ def toy(tmp_path: Path) -> Path:
     return studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
 
 
-def test_a_killed_replica_is_replaced_and_the_end_loses_no_request(
-    toy: Path,
-) -> None:
+def test_a_killed_replica_is_replaced_and_the_end_loses_no_request(toy: Path) -> None:
     options = ("--executor", "ray", "--no-grpc", "--on", "cpu(threads=1)", "--processes", "2")
     with serving(toy, options=options, ready_s=READY_S) as running:
         assert running.told["models"] == ["toy"] and running.told["grpc"] is None

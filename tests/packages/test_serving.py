@@ -11,13 +11,7 @@ import pytest
 from tests.packages import perf_analyzer, tritons
 from tests.packages.conformance import client_cases, grpc_cases, http_cases, models, wrong_http
 from tests.packages.conformance.asking import Addresses
-from tests.packages.conformance.differences import (
-    DIFFERENCES,
-    Difference,
-    error_of,
-    said,
-    unlike,
-)
+from tests.packages.conformance.differences import DIFFERENCES, Difference, error_of, said, unlike
 from tests.serving import serving
 
 Both = tuple[Addresses, Addresses]
@@ -31,10 +25,7 @@ def both(triton: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bot
     folder = tmp_path_factory.mktemp("served")
     files = models.write(folder / "files")
     repository = models.repository(files, folder / "repository")
-    with (
-        tritons.running(repository, folder, numpy_1=True) as theirs,
-        serving(*files) as ours,
-    ):
+    with tritons.running(repository, folder, numpy_1=True) as theirs, serving(*files) as ours:
         yield Addresses(ours.http, ours.grpc), Addresses(theirs.http, theirs.grpc)
 
 

@@ -28,10 +28,7 @@ def test_minilm_on_padded_film_reviews(tmp_path: Path) -> None:
     files = sorted(data.glob("*.npz"))[:4]
     rows = [dict(np.load(path)) for path in files]
     batch = {name: np.concatenate([one[name] for one in rows]) for name in rows[0]}
-    with (
-        ot.load(model, on="cpu(threads=1)") as plain,
-        ot.load(model, on=found.backend) as cut,
-    ):
+    with ot.load(model, on="cpu(threads=1)") as plain, ot.load(model, on=found.backend) as cut:
         for feeds in (*rows, batch):
             real = feeds["attention_mask"] == 1
             one, two = (e(**feeds)["last_hidden_state"] for e in (plain, cut))

@@ -79,10 +79,7 @@ def test_the_worker_dies_and_the_caller_gets_a_value(half: Path, tmp_path: Path)
 
 def test_bench_keeps_the_others_and_names_the_dead(half: Path) -> None:
     found = ot.bench(
-        half,
-        on="cpu(threads=1, level=basic),cpu(threads=1)",
-        shapes={"x": (1, 100, 128)},
-        time=2,
+        half, on="cpu(threads=1, level=basic),cpu(threads=1)", shapes={"x": (1, 100, 128)}, time=2
     )
     assert found.rows[0]["error"] is None
     assert "SIGSEGV" in found.rows[1]["error"]

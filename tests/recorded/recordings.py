@@ -40,11 +40,7 @@ def written(
 
 
 def play(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    *parts: str,
-    api: str = "10.16",
-    **arrays: Any,
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *parts: str, api: str = "10.16", **arrays: Any
 ) -> Any:
     """Replay parts in this process and return the transcript, which says what never came."""
     monkeypatch.setenv("ORTUNE_TRANSCRIPT", str(written(folder, parts, arrays, api)))

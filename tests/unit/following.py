@@ -5,12 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    redirect_stderr,
-    redirect_stdout,
-)
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 

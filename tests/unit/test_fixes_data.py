@@ -401,12 +401,7 @@ CHANGED = {
     "a setting": (pack_for("onnx"), "settings.json", misspell, "write threads"),
     "golden samples": (unpack, "golden/inputs.stream", break_off, AGAIN),
     "evidence": (unpack, "evidence.json", leave_out("trials"), AGAIN),
-    "a card": (
-        pack_for("huggingface"),
-        "evidence.json",
-        leave_out("trials"),
-        AGAIN,
-    ),
+    "a card": (pack_for("huggingface"), "evidence.json", leave_out("trials"), AGAIN),
     "a bill": (serve_two, "sbom.cdx.json", break_off, "do not trust|pack"),
 }
 

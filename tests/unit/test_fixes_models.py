@@ -50,14 +50,7 @@ from ortune.search.recipe.shared import SharedCache
 from ortune.search.request import Optimize
 from ortune.serving.server.repository.served import select_carriable
 from tests.unit import studies
-from tests.unit.following import (
-    Act,
-    Room,
-    Situation,
-    add_situation,
-    end_at,
-    follow_situation,
-)
+from tests.unit.following import Act, Room, Situation, add_situation, end_at, follow_situation
 from tests.unit.quantizing import model_of, normal
 from tests.unit.test_fixes_data import lack
 
@@ -335,10 +328,7 @@ def a_budget_that_does_not_judge_a_score(room: Room) -> Iterator[tuple[Act, Act]
 def strides_of_another_length(room: Room) -> Iterator[tuple[Act, Act]]:
     yield (
         lambda: LayerMoments(kernel=(3, 3), strides=(1,)),
-        lambda: (
-            LayerMoments(kernel=(3, 3), strides=(1, 1)),
-            LayerMoments(kernel=(3, 3)),
-        ),
+        lambda: (LayerMoments(kernel=(3, 3), strides=(1, 1)), LayerMoments(kernel=(3, 3))),
     )
 
 

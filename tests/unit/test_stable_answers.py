@@ -48,8 +48,7 @@ def root() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in stable.names()],
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in stable.names()]
 )
 def test_it_answers_as_it_did(root: Path, name: str) -> None:
     difference = stable.compare(name, stable.produce(name, root))

@@ -285,11 +285,7 @@ class Cpu(Backend):
         entries = self.build_config_entries()
         keys.demand_session_keys(entries)
         options = session.make_session_options(
-            self.threads,
-            self.level,
-            verbose=verbose,
-            save_to=save_to,
-            custom_ops=self.custom_ops,
+            self.threads, self.level, verbose=verbose, save_to=save_to, custom_ops=self.custom_ops
         )
         options.enable_cpu_mem_arena = self.arena
         options.enable_mem_pattern = self.memory_pattern

@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from ortune.backends.runtimes.onnxruntime import (
-    checks,
-    device_session,
-    session,
-)
+from ortune.backends.runtimes.onnxruntime import checks, device_session, session
 from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.backends.runtimes.onnxruntime.providers import probe
@@ -265,11 +261,7 @@ class Cuda(Backend):
 
     def _make_session_options(self, verbose: bool, save_to: Path | None = None) -> Any:
         options = session.make_session_options(
-            self.threads,
-            self.level,
-            verbose=verbose,
-            save_to=save_to,
-            custom_ops=self.custom_ops,
+            self.threads, self.level, verbose=verbose, save_to=save_to, custom_ops=self.custom_ops
         )
         if not verbose:  # what is logged while it opens is read: see `messages`
             session.log_warnings(options)

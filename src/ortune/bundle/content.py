@@ -311,9 +311,7 @@ def read_arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, st
 
 
 def read_extras(
-    study: Study,
-    signatures: Mapping[str, Signature],
-    settings_file: str | Path | None = None,
+    study: Study, signatures: Mapping[str, Signature], settings_file: str | Path | None = None
 ) -> dict[str, bytes]:
     """Return member -> content.
 

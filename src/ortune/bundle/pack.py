@@ -124,11 +124,7 @@ def pack(
 
 
 def _write_bundle(
-    study: Study,
-    trials: Sequence[Trial],
-    draft: Path,
-    parts: Content,
-    texts: Mapping[str, bytes],
+    study: Study, trials: Sequence[Trial], draft: Path, parts: Content, texts: Mapping[str, bytes]
 ) -> None:
     """Write the zip: settings, recipes and evidence, more texts, files, what tells of them."""
     records: dict[str, bytes] = {}

@@ -80,8 +80,7 @@ class _Options(CompareObservers):
             )
         if is_given("tensorrt_version") and self.tensorrt_cache is None:
             raise BadSettings(
-                "--tensorrt-version needs --tensorrt-cache",
-                fix="add --tensorrt-cache FILE",
+                "--tensorrt-version needs --tensorrt-cache", fix="add --tensorrt-cache FILE"
             )
         shared = "samples augment sequence state shapes out tensorrt_cache tensorrt_version"
         return Calibrate(

@@ -144,9 +144,7 @@ def _find_names(
     return None
 
 
-def read_label_file(
-    path: Path,
-) -> tuple[list[Any] | Annotations | NamedLabels, list[str] | None]:
+def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, list[str] | None]:
     """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line

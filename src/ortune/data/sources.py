@@ -286,10 +286,7 @@ def _open_lines(
 
 
 def _read_texts(
-    path: Path,
-    inputs: Sequence[TensorSpec],
-    sentences: Sentences | None,
-    records: range | None,
+    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None, records: range | None
 ) -> Iterator[NamedArrays]:
     if sentences is None:
         raise BadData(
@@ -302,10 +299,7 @@ def _read_texts(
 
 
 def _read_lines(
-    path: Path,
-    inputs: Sequence[TensorSpec],
-    sentences: Sentences | None,
-    records: range | None,
+    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None, records: range | None
 ) -> Iterator[NamedArrays]:
     first, stop = (records.start, records.stop) if records else (0, None)
     for where, line in itertools.islice(read_lines(path), first, stop):

@@ -203,9 +203,7 @@ def _group_units(feeds: Feeds) -> list[list[int]]:
 
 
 def _deal_units(
-    units: Sequence[list[int]],
-    quotas: Sequence[int],
-    weigh: Callable[[list[int]], int] = len,
+    units: Sequence[list[int]], quotas: Sequence[int], weigh: Callable[[list[int]], int] = len
 ) -> list[list[list[int]]]:
     """Deal units to parts of at most `quotas` samples, and one more part for the rest.
 

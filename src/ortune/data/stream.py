@@ -178,8 +178,7 @@ def _parse_places(sample: Sequence[object]) -> list[int]:
 
 def _make_index_error(path: Path, error: Exception) -> BadData:
     return BadData(
-        f"{path} has an invalid index: {type(error).__name__}: {error}",
-        fix="write the file again",
+        f"{path} has an invalid index: {type(error).__name__}: {error}", fix="write the file again"
     )
 
 

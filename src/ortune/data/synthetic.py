@@ -227,10 +227,7 @@ def _guess_sizes(spec: TensorSpec) -> dict[int, int]:
 
 
 def _make_draw(
-    spec: TensorSpec,
-    shape: tuple[int, ...],
-    limits: tuple[float, float] | None,
-    rows: int | None,
+    spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float] | None, rows: int | None
 ) -> tuple[str, Draw]:
     """Return how values are made up, in words and as a function; `rows` are those of its table."""
     if spec.dtype in checks.TEXT:

@@ -44,12 +44,7 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
-from ortune.measurement.devices import (
-    Link,
-    LinkLost,
-    find_claim,
-    start_remote_worker,
-)
+from ortune.measurement.devices import Link, LinkLost, find_claim, start_remote_worker
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency

@@ -330,10 +330,7 @@ class DynamicRewriter:
             array = layer.read_weight()
             grid = self._make_grid(array, 0, "u8")
             self._weights[key] = self._add_constants(
-                stem,
-                grid.quantize(array),
-                grid.scale.reshape(shape),
-                np.asarray(128, np.uint8),
+                stem, grid.quantize(array), grid.scale.reshape(shape), np.asarray(128, np.uint8)
             )
         weight = self._weights[key]
         added = None

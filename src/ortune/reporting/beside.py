@@ -41,9 +41,7 @@ def build_report_parts(study: Study, *, graphs: bool = True) -> tuple[Part, ...]
     lone = next(iter(sides.values())) if isinstance(sides, dict) and len(sides) == 1 else None
     compared = tuple(
         _compare_operators(
-            study,
-            [profile for _, profile in profiles if isinstance(profile, Profile)],
-            lone,
+            study, [profile for _, profile in profiles if isinstance(profile, Profile)], lone
         )
     )
     all_parts = (

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortune.core.plugins import catalog
-from ortune.core.section import (
-    Bars,
-    Block,
-    Heading,
-    Pill,
-    Pills,
-    Section,
-    Table,
-    Tile,
-    Tiles,
-)
+from ortune.core.section import Bars, Block, Heading, Pill, Pills, Section, Table, Tile, Tiles
 from ortune.core.study import Study
 
 

@@ -124,11 +124,7 @@ def _make_ceilings_table(ceilings: Ceilings) -> Table:
         size = f"{ceilings.cache_bytes / 2**20:.3g} MiB cache, read and write"
         rows.append(row(size, f"{ceilings.cache_bandwidth / 1e9:.3g} GB/s", "cache_bandwidth"))
     rows.append(row("shortest time of a kernel", f"{ceilings.overhead_ns:.0f} ns", "overhead_ns"))
-    columns = (
-        f"{format_count(ceilings.threads, 'thread')}",
-        "ceiling",
-        "spread of the ceiling",
-    )
+    columns = (f"{format_count(ceilings.threads, 'thread')}", "ceiling", "spread of the ceiling")
     return Table(columns, tuple(rows))
 
 

@@ -26,11 +26,7 @@ from ortune.measurement.process import optimize_in_worker, translate_failures
 from ortune.serving.protocol import datatypes
 from ortune.targets.common import openvino_ir
 from ortune.targets.common.plain_session import copy_model
-from ortune.targets.common.replay import (
-    count_threads,
-    find_environment,
-    replay_in_workers,
-)
+from ortune.targets.common.replay import count_threads, find_environment, replay_in_workers
 
 CONFIG = "config.pbtxt"
 RELEASES: Mapping[str, Mapping[str, str]] = {"26.05": {"onnxruntime": "1.24.4"}}

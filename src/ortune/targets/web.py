@@ -28,11 +28,7 @@ from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
 
 PACKAGE = "onnxruntime-web"
-_RUNTIME = (
-    "ort.wasm.min.mjs",
-    "ort-wasm-simd-threaded.mjs",
-    "ort-wasm-simd-threaded.wasm",
-)
+_RUNTIME = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 _FILES = ("index.html", "page.js", "session.mjs", "run.mjs", "serve.py")
 _QUIET = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"),

@@ -200,12 +200,7 @@ def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | str | None:
 
 
 def _apply_node(
-    total: Total,
-    node: ir.Node,
-    value: ir.Value,
-    constant: ir.Value | None,
-    *,
-    moved_later: bool,
+    total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, *, moved_later: bool
 ) -> Total | str | None:
     if _moves_numbers(node):
         if total.single:

@@ -89,9 +89,7 @@ DIFFERENCES = (
         "a number outside the range of its datatype is refused; Triton wraps it around",
     ),
     Difference(
-        "JSON FP32, too large",
-        r"json\..*",
-        "infinity in JSON is `null`; Triton writes `Infinity`",
+        "JSON FP32, too large", r"json\..*", "infinity in JSON is `null`; Triton writes `Infinity`"
     ),
     Difference("data not a number", "outcome", "`NaN` in JSON is refused"),
     Difference("binary BOOL of other bytes", "tensors.0", "a BOOL is always 0 or 1"),

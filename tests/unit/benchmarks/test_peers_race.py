@@ -120,11 +120,7 @@ def test_results_of_one_model_leave_the_others(tmp_path: Path) -> None:
 
 
 def row(
-    tool: str,
-    recipe: str,
-    value: float | None,
-    backend: str = "cpu(threads=1)",
-    **more: Any,
+    tool: str, recipe: str, value: float | None, backend: str = "cpu(threads=1)", **more: Any
 ) -> dict[str, Any]:
     ratio = value and {"value": value, "low": value - 0.01, "high": value + 0.01}
     on = "" if backend.startswith("cpu") else f" on {backend}"

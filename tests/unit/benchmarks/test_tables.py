@@ -210,10 +210,7 @@ def test_found_is_set_against_the_best_turn_by_turn() -> None:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[0] == "net: `snr>=30`" and cells[2] == "ortune's table: int8"
     whole, short = (float(cell.split()[0]) for cell in cells[3:5])
-    assert (whole, short) == (
-        pytest.approx(1.020, abs=2e-3),
-        pytest.approx(1.221, abs=2e-3),
-    )
+    assert (whole, short) == (pytest.approx(1.020, abs=2e-3), pytest.approx(1.221, abs=2e-3))
     assert cells[5] == "181, 181"
     assert "| geometric mean |  |  | 1.020 | 1.221 |  |" in text
 

@@ -237,10 +237,7 @@ class TestModel:
         "place", ["/etc/passwd", "../toy.bin", "toy.onnx", "", "a/../../x", "..\\x", "none.bin"]
     )
     def test_weights_lie_beside_it_in_the_bundle(
-        self,
-        bundle: Path,
-        which: str,
-        place: str,
+        self, bundle: Path, which: str, place: str
     ) -> None:
         proto = onnx.ModelProto.FromString(members_of(bundle)[which])
         tensor = proto.graph.initializer[0]

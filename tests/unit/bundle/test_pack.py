@@ -143,11 +143,7 @@ class Broken(Cpu):
     ("backend", "reason"), [(Absent(), "pip install something"), (Broken(), "libsomething")]
 )
 def test_the_original_runs_where_the_backend_does_not(
-    bundle: Path,
-    temporary: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    backend: Cpu,
-    reason: str,
+    bundle: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, backend: Cpu, reason: str
 ) -> None:
     monkeypatch.setattr(consent, "load_backend", lambda *_: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:

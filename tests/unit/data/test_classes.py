@@ -114,11 +114,7 @@ def test_groups_of_a_table_go_by_its_names_too(data: Path) -> None:
 
 @pytest.mark.parametrize(
     "table",
-    [
-        "label\n1\n2\n3\n",
-        "label,name\n1,cat\n2,dog\n3,cat\n",
-        "id,label\n100,1\n101,2\n102,3\n",
-    ],
+    ["label\n1\n2\n3\n", "label,name\n1,cat\n2,dog\n3,cat\n", "id,label\n100,1\n101,2\n102,3\n"],
 )
 def test_a_table_without_file_names_keeps_the_order(data: Path, table: str) -> None:
     assert labelled(data, table) == (1, 2, 3)

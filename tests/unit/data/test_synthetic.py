@@ -175,11 +175,7 @@ def test_inputs_that_share_a_name_share_its_size(tmp_path: Path) -> None:
     ("length", "sequence", "most"),
     [
         (TensorSpec("lengths", "int64", ("b",)), TensorSpec("x", "float32", ("b", "t", 80)), 16),
-        (
-            TensorSpec("seq_lens", "int32", ("b",)),
-            TensorSpec("x", "float32", (7, "b", 80)),
-            7,
-        ),
+        (TensorSpec("seq_lens", "int32", ("b",)), TensorSpec("x", "float32", (7, "b", 80)), 7),
         (TensorSpec("seqLen", "int32", (1,)), TensorSpec("x", "float32", (1, 9, 80)), 9),
         (TensorSpec("x_len", "int64", ()), TensorSpec("x", "float32", ("b", "t")), 512),
         (TensorSpec("len", "int8", (2,)), TensorSpec("x", "float32", (2, 400)), 127),

@@ -175,11 +175,7 @@ def test_a_folder_of_transformers(folder: Path) -> None:
     transformers.BertForSequenceClassification(config).save_pretrained("bert")
     with zygote.importing("torch", "transformers", "transformers.models.bert.modeling_bert"):
         found = ot.export("bert", out="m.onnx", exporter="transformers")
-    assert [one.name for one in found.inputs] == [
-        "input_ids",
-        "attention_mask",
-        "token_type_ids",
-    ]
+    assert [one.name for one in found.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
     assert found.outputs == ("logits",)
     assert [one["sequence"] for one in found.sizes] == [16, 17, 15], "24 positions, no more"
     assert found.refused

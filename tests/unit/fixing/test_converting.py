@@ -265,10 +265,7 @@ def a_preprocess_file_that_is_not_there(room: Room) -> Iterator[Pair]:
 
 @follow("core/custom_ops:add_custom_ops", "--on cpu")
 def custom_operators_for_another_runtime(room: Room) -> Iterator[Pair]:
-    yield (
-        lambda: add_custom_ops("openvino", ("a.so",)),
-        lambda: add_custom_ops("cpu", ("a.so",)),
-    )
+    yield (lambda: add_custom_ops("openvino", ("a.so",)), lambda: add_custom_ops("cpu", ("a.so",)))
 
 
 @follow("core/outputs:check_output_folder", "--force", "-o")
@@ -311,10 +308,7 @@ def a_backend_that_does_not_tell_what_it_takes(room: Room) -> Iterator[Pair]:
 @follow("graph/io/protobuf:read_identity", "ortune inspect")
 def a_file_that_cannot_be_read(room: Room) -> Iterator[Pair]:
     path = save_text(room.folder / "x.onnx", "")
-    yield (
-        lambda: read_identity(path),
-        end_at("is empty", lambda: demand("inspect x.onnx", {})),
-    )
+    yield (lambda: read_identity(path), end_at("is empty", lambda: demand("inspect x.onnx", {})))
 
 
 @pytest.mark.parametrize("name", SITUATIONS[__name__])

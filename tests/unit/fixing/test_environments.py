@@ -16,12 +16,7 @@ from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import OrtuneError
 from ortune.measurement import process as asking
 from ortune.measurement.devices import Device
-from ortune.measurement.environment import (
-    RECORD,
-    environment_folder,
-    find_packages,
-    python_path,
-)
+from ortune.measurement.environment import RECORD, environment_folder, find_packages, python_path
 from ortune.measurement.environments.check import check_device, list_environment_offers
 from ortune.measurement.environments.installed import add_environment
 from ortune.measurement.process import require_backend

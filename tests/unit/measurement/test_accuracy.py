@@ -295,8 +295,7 @@ def test_share_0_is_refused_where_a_proof_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["snr(share=0)>=30", "cosine(output=x, share=0.9)>=0.999", "cosine>=0.999", "snr>=30"],
+    "text", ["snr(share=0)>=30", "cosine(output=x, share=0.9)>=0.999", "cosine>=0.999", "snr>=30"]
 )
 def test_a_share_is_spelled_as_it_is_read(text: str) -> None:
     assert str(Budget.parse(text)) == text

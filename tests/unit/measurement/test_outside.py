@@ -59,10 +59,7 @@ def test_a_signal_tells_who_ended_it(
 
 @pytest.mark.parametrize(("limit", "wanted"), [(200 << 20, None), (None, Interruption.MEMORY)])
 def test_a_limit_that_nobody_asked_for_is_no_verdict(
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: int | None,
-    wanted: Interruption | None,
+    model: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, wanted: Interruption | None
 ) -> None:
     monkeypatch.setattr(memory, "count_allowed_bytes", lambda taken=0: 200 << 20)
     with (

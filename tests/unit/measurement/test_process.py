@@ -109,8 +109,7 @@ def model(tmp_path: Path) -> Path:
     path = tmp_path / "toy.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), path)
     stream.write_stream(
-        tmp_path / "feeds.stream",
-        ({"x": np.full((1, 4), i, np.float32)} for i in range(5)),
+        tmp_path / "feeds.stream", ({"x": np.full((1, 4), i, np.float32)} for i in range(5))
     )
     return path
 

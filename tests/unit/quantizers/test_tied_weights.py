@@ -87,12 +87,7 @@ def test_a_tied_weight_is_stored_once(step: Quantizer, text: str, share: float) 
             )
 
 
-_PLAIN = [
-    Fp16(),
-    Int8Dynamic(reduce_range=True),
-    Int8Static(reduce_range=True),
-    Int8Weights(),
-]
+_PLAIN = [Fp16(), Int8Dynamic(reduce_range=True), Int8Static(reduce_range=True), Int8Weights()]
 
 OUTPUTS = f"""{HEAD} g (float[b,64] x, bool c) => (float[b,64] y, float[3] k, float[3] i)
   <float[3] u = {{1, 2, 3}}> {{

@@ -21,13 +21,7 @@ from ortune.core.event import TimeLeft, TrialStarted, ignore_event
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.reporting.live import LiveServer, Watched, list_packable, list_runs
-from ortune.search.experiment.ledger import (
-    Ledger,
-    keep_now,
-    lock_run,
-    write_ending,
-    write_header,
-)
+from ortune.search.experiment.ledger import Ledger, keep_now, lock_run, write_ending, write_header
 
 
 class Page:

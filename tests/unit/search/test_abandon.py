@@ -31,15 +31,7 @@ def pair(*ratios: float, waited: float = 0.0) -> Pair:
 
 
 @pytest.mark.parametrize(
-    ("done", "limit"),
-    [
-        (0, 3.0),
-        (0.5, 1.5),
-        (1, 1.35),
-        (2, 1.22),
-        (3, 1.1),
-        (7, 1.1),
-    ],
+    ("done", "limit"), [(0, 3.0), (0.5, 1.5), (1, 1.35), (2, 1.22), (3, 1.1), (7, 1.1)]
 )
 def test_the_more_is_timed_the_less_behind_a_plan_may_be(done: float, limit: float) -> None:
     whole = max(1, int(done))

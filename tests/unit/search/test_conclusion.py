@@ -67,10 +67,7 @@ class TestLonger:
 
     @pytest.mark.parametrize(
         ("seconds", "asked"),
-        [
-            (56.25, "3 % needs 8 pairs (90 s)"),
-            (57.5, "3 % needs more than 90 s per finalist"),
-        ],
+        [(56.25, "3 % needs 8 pairs (90 s)"), (57.5, "3 % needs more than 90 s per finalist")],
     )
     def test_ninety_seconds_are_worth_asking_for(self, seconds: float, asked: str) -> None:
         assert asked in said(final(0.02, seconds))

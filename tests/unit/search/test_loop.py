@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 from tests.unit.search.experiment.scripted import FINAL, LOSSY, SEARCH, Script
-from tests.unit.search.given import (
-    EXACT,
-    PLANS,
-    Clock,
-    Given,
-    backends,
-    ratios,
-    seeing,
-    told,
-)
+from tests.unit.search.given import EXACT, PLANS, Clock, Given, backends, ratios, seeing, told
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome

@@ -46,9 +46,7 @@ def source_on(
         known = {name.replace("_", " "): value for name, value in machine.items()}
         signatures = {"": Signature(specs, specs)} if specs else source.manifest.signatures
         manifest = replace(
-            source.manifest,
-            machine={**source.manifest.machine, **known},
-            signatures=signatures,
+            source.manifest, machine={**source.manifest.machine, **known}, signatures=signatures
         )
         yield replace(source, backend=backend, manifest=manifest)
 

@@ -461,13 +461,7 @@ class Ratios:
         """Count the rows by how they stand to the first of their batch, in words."""
         rows = (row for group in self.groups for row in group[1:] if not row.contestant.again)
         tally = Counter(self._name_outcome(row) for row in rows)
-        words = (
-            "faster",
-            Outcome.LEVEL,
-            Outcome.DISTURBED,
-            Outcome.SLOWER,
-            Outcome.FAILED,
-        )
+        words = ("faster", Outcome.LEVEL, Outcome.DISTURBED, Outcome.SLOWER, Outcome.FAILED)
         return {str(word): tally[word] for word in words}
 
     def _name_outcome(self, row: TimedRow) -> str:

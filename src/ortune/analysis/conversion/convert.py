@@ -256,11 +256,7 @@ def _score_result(
         return []
     stream = Stream(data.feeds.stream)
     verification = verify(
-        model,
-        path,
-        data=lambda: islice(stream, SAMPLES),
-        on=str(backend),
-        ignore_output=random,
+        model, path, data=lambda: islice(stream, SAMPLES), on=str(backend), ignore_output=random
     )
     return [
         {"metric": score.metric, "value": score.value, "samples": score.samples}

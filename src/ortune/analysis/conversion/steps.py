@@ -13,12 +13,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core import hub, preprocess, regular_file, wording
 from ortune.core.augmentation import Augmentation
-from ortune.core.errors import (
-    BadData,
-    BadSettings,
-    OrtuneError,
-    summarize_error,
-)
+from ortune.core.errors import BadData, BadSettings, OrtuneError, summarize_error
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.fields import Source

@@ -16,12 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ortune.bundle.batch.compute import (
-    Computer,
-    PartOutcome,
-    compute_on_ray,
-    open_computer,
-)
+from ortune.bundle.batch.compute import Computer, PartOutcome, compute_on_ray, open_computer
 from ortune.bundle.engine import archive
 from ortune.core import atomic_write, hub
 from ortune.core.cluster import is_ray, open_cluster
@@ -85,8 +80,7 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
     """
     if batch.executor != "local" and not is_ray(batch.executor):
         raise BadSettings(
-            f"unknown executor '{batch.executor}'",
-            fix="write local, ray or ray://HOST:PORT",
+            f"unknown executor '{batch.executor}'", fix="write local, ray or ray://HOST:PORT"
         )
     with ExitStack() as stack:
         ray = stack.enter_context(open_cluster(batch.executor)) if is_ray(batch.executor) else None
@@ -179,10 +173,7 @@ def _lock_outputs(out: Path) -> Iterator[None]:
 
 
 def _open_job(
-    batch: BatchJob,
-    folder: Path,
-    listing: Sequence[SourceFile],
-    computer: Computer,
+    batch: BatchJob, folder: Path, listing: Sequence[SourceFile], computer: Computer
 ) -> list[NumberedPart]:
     """Return the parts of the job, those that are there unchanged among them.
 

@@ -218,10 +218,7 @@ def make_zero_inputs(signature: Signature) -> dict[str, NDArray[Any]]:
     for spec in signature.inputs:
         kind = prepare_checks([spec])[spec.name].dtype
         if spec.shape is None or (kind is None and spec.dtype != "str"):
-            raise BadData(
-                f"input '{spec.name}' is not an array of known shape",
-                fix=_WARM,
-            )
+            raise BadData(f"input '{spec.name}' is not an array of known shape", fix=_WARM)
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
         dtype = np.dtype(object) if kind is None else kind
         sizes.require_memory(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")

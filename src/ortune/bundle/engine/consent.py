@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core import regular_file, wording
 from ortune.core.backend import Backend
-from ortune.core.errors import (
-    BadModel,
-    BadSettings,
-    OrtuneError,
-    UnknownPlugin,
-    summarize_error,
-)
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, UnknownPlugin, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_factory
@@ -92,8 +86,7 @@ def require_listed(backend: Backend, libraries: Sequence[str]) -> None:
     )
     if strange:
         raise BadModel(
-            f"its settings name '{strange[0]}', which its manifest does not",
-            fix=stored.DISTRUST,
+            f"its settings name '{strange[0]}', which its manifest does not", fix=stored.DISTRUST
         )
 
 

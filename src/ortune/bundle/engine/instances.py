@@ -41,11 +41,7 @@ MAX_QUEUE = 1024
 _RESERVE = "ENABLE_CPU_RESERVATION"
 """OpenVINO's property; without it all instances compute on the same CPUs, the first ones."""
 
-_FOR = {
-    "cpu": "on='cpu'",
-    "gpu": "on='cuda' or on='tensorrt'",
-    "npu": "on='openvino(device=npu)'",
-}
+_FOR = {"cpu": "on='cpu'", "gpu": "on='cuda' or on='tensorrt'", "npu": "on='openvino(device=npu)'"}
 
 
 @dataclass(frozen=True)

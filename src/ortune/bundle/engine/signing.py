@@ -108,8 +108,7 @@ def _wrap_key_errors(key: Path, half: str, fix: str) -> Iterator[None]:
     except Exception as error:
         why = "wrong kind of key" if isinstance(error, AttributeError) else _shorten_reason(error)
         raise BadSettings(
-            f"'{key}' is not a usable {half} key (PEM; P-256, P-384 or P-521): {why}",
-            fix=fix,
+            f"'{key}' is not a usable {half} key (PEM; P-256, P-384 or P-521): {why}", fix=fix
         ) from error
 
 

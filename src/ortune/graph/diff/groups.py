@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ortune.graph.diff.graphs import (
-    PASSED_ON,
-    QUANTIZE,
-    is_integer_operator,
-    spell_operators,
-)
+from ortune.graph.diff.graphs import PASSED_ON, QUANTIZE, is_integer_operator, spell_operators
 from ortune.graph.diff.matching import LAYOUT, NodePairs
 from ortune.graph.diff.result import Group, Kind
 

@@ -38,10 +38,7 @@ _MOST_PRODUCTS = {"f": 1 << 36, "i": 1 << 30, "u": 1 << 30}
 
 
 def evaluate_node(
-    node: ir.Node,
-    inputs: Sequence[NDArray[Any] | None],
-    opset: int,
-    largest: int = LARGEST,
+    node: ir.Node, inputs: Sequence[NDArray[Any] | None], opset: int, largest: int = LARGEST
 ) -> list[NDArray[Any]] | None:
     """Return the node's outputs, or None when it is not certain that every runtime agrees.
 

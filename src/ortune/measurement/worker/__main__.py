@@ -59,11 +59,7 @@ def _answer_command(bench: Workbench, command: Mapping[str, Any]) -> dict[str, A
     try:
         return TASKS[str(command["do"])](bench, **arguments)
     except OrtuneError as error:
-        return {
-            "error": error.what,
-            "fix": error.fix,
-            "interruption": find_interruption(error),
-        }
+        return {"error": error.what, "fix": error.fix, "interruption": find_interruption(error)}
     except Exception as error:
         traceback.print_exc()
         interruption = find_interruption(error)

@@ -27,10 +27,7 @@ from ortune.measurement.worker.workbench import Workbench
 
 
 def roll(
-    bench: Workbench,
-    out: str,
-    sequences: Sequence[Sequence[int]],
-    how: Mapping[str, Any],
+    bench: Workbench, out: str, sequences: Sequence[Sequence[int]], how: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the samples with the states that the model gives, sequence by sequence.
 

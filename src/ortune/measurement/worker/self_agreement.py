@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.messages import capture_log
-from ortune.core.errors import (
-    BadData,
-    BadModel,
-    OrtuneError,
-    find_interruption,
-    summarize_error,
-)
+from ortune.core.errors import BadData, BadModel, OrtuneError, find_interruption, summarize_error
 from ortune.core.session import Session, Tensors
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker.workbench import Workbench, run_for_tensors

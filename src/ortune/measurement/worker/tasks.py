@@ -517,18 +517,7 @@ def precompile(bench: Workbench, out: str) -> dict[str, Any]:
 _TASKS = (
     *(load, score, evaluate, describe, optimize, precompile),
     *(first, burst, device, details, usage, footprint, wait_idle),
-    *(
-        observe,
-        extents,
-        record,
-        laps,
-        end_recording,
-        peaks,
-        roll,
-        capabilities,
-        prepare,
-        takes,
-    ),
+    *(observe, extents, record, laps, end_recording, peaks, roll, capabilities, prepare, takes),
     *(describe_module, answer_module, export_module, write_answers, compare_with_itself),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}

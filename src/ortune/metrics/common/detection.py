@@ -306,7 +306,6 @@ def _import_pycocotools() -> Any:
         import pycocotools.mask  # noqa: F401 - an attribute of what is returned
     except ImportError as error:
         raise OrtuneError(
-            f"map needs pycocotools: {error}",
-            fix="pip install pycocotools",
+            f"map needs pycocotools: {error}", fix="pip install pycocotools"
         ) from error
     return pycocotools

@@ -209,13 +209,7 @@ def build_sensitivity_parts(
         groups = group_alike(sensitivity.regions, lambda region: (region.pattern, region.error))
     shown = groups if show_all else groups[:_SHOWN]
     nodes = sensitivity.by != "node"
-    head = (
-        sensitivity.by,
-        "layers",
-        *(("nodes",) if nodes else ()),
-        "accuracy cost",
-        TIME_SAVED,
-    )
+    head = (sensitivity.by, "layers", *(("nodes",) if nodes else ()), "accuracy cost", TIME_SAVED)
     rows = tuple(
         (
             name_regions(group),

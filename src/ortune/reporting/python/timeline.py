@@ -98,9 +98,7 @@ def summarize_timeline(timeline: Timeline) -> Part:
     best = timeline.find_line(last.name)
     since = "from the first" if last.since < 1 else f"from {format_inferences(last.since)} on"
     stays = best.name == plain.name
-    pills = [
-        Pill("no optimization is cheapest" if stays else f"{best.name} is cheapest, {since}"),
-    ]
+    pills = [Pill("no optimization is cheapest" if stays else f"{best.name} is cheapest, {since}")]
     tiles = [
         Tile(title, format_seconds(now), "" if stays else f"was {format_seconds(before)}")
         for title, before, now in (

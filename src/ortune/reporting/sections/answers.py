@@ -85,12 +85,7 @@ def _name_fate(change: float, has_labels: bool) -> str:
     return "won" if change > 0 else "lost"
 
 
-def _make_shot(
-    kept: SampleScores,
-    place: int,
-    fate: str,
-    inputs: Mapping[int, Tensors],
-) -> Shot:
+def _make_shot(kept: SampleScores, place: int, fate: str, inputs: Mapping[int, Tensors]) -> Shot:
     index = kept.samples[place]
     name = say.shorten_metric(kept.metric)
     lines = [f"sample {index:,}", f"{name} {kept.base[place]:.4g} -> {kept.scores[place]:.4g}"]

@@ -12,11 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
-from ortune.core.plugins.user_function import (
-    digest_file,
-    find_source,
-    is_function,
-)
+from ortune.core.plugins.user_function import digest_file, find_source, is_function
 from ortune.core.self_agreement import SelfAgreement
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN

@@ -127,10 +127,7 @@ class Original:
             doubt = "; ".join([doubt, *numbering])
         by_operator = self._by_operator()
         return replace(
-            data,
-            doubt=doubt,
-            provable=data.provable and provable,
-            by_operator=by_operator,
+            data, doubt=doubt, provable=data.provable and provable, by_operator=by_operator
         )
 
     def _by_operator(self) -> Mapping[str, float]:

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.reference import Reference
 from ortune.core import wording
-from ortune.core.errors import (
-    BadData,
-    OrtuneError,
-    Refused,
-    find_interruption,
-    summarize_error,
-)
+from ortune.core.errors import BadData, OrtuneError, Refused, find_interruption, summarize_error
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.observer import Probe, Range, Ranges

@@ -419,11 +419,7 @@ async def _serve_orders(setup: Setup) -> None:
             began, cpu_s = clock(), time.process_time()
             if order.schedule:
                 await run_open_loop(
-                    sender,
-                    clock,
-                    order,
-                    connections=setup.connections,
-                    patience_s=setup.timeout_s,
+                    sender, clock, order, connections=setup.connections, patience_s=setup.timeout_s
                 )
             else:
                 await run_closed_loop(sender, clock, order)

@@ -74,8 +74,7 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
     module, package = _NEEDED[address.protocol]
     if not find_spec(module):
         raise OrtuneError(
-            f"a load test over {address.protocol} needs {package}",
-            fix=f"pip install {package}",
+            f"a load test over {address.protocol} needs {package}", fix=f"pip install {package}"
         )
     token = regular_file.read_text(request.token_file, 1 << 16) if request.token_file else ""
     with ExitStack() as stack:

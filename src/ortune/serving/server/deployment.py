@@ -38,11 +38,7 @@ from ortune.serving.server.listeners import (
 )
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.replica import FILES, NAME, Replica, ReplicaJob
-from ortune.serving.server.repository.sources import (
-    MODEL_SUFFIXES,
-    ModelSource,
-    find_sources,
-)
+from ortune.serving.server.repository.sources import MODEL_SUFFIXES, ModelSource, find_sources
 from ortune.serving.server.run import make_limits
 from ortune.serving.server.settings import Listening, Ready, Serve
 from ortune.serving.server.signals import handle_signals
@@ -267,8 +263,7 @@ class _Driver:
             },
         )
         serve.run_many(
-            [serve.RunTarget(deployment.bind(job), name=NAME)],
-            wait_for_applications_running=False,
+            [serve.RunTarget(deployment.bind(job), name=NAME)], wait_for_applications_running=False
         )
 
     async def _wait_until_running(self, serve: Any, holder: Any) -> None:

@@ -177,12 +177,7 @@ def test_samples_a_second_count_a_batch_once(model: Path) -> None:
 
 def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> None:
     found = ot.bench(
-        model,
-        on="scripted(slow=2.0),scripted",
-        batches=(1, 4),
-        self_check=True,
-        sets=2,
-        time=0.1,
+        model, on="scripted(slow=2.0),scripted", batches=(1, 4), self_check=True, sets=2, time=0.1
     )
     values = [one and one.value for one in found.ratios]
     assert values == pytest.approx([1, 0.5, 1, 1, 0.5])

@@ -68,8 +68,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestAsked:
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize(
-        ("given", "count"),
-        [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("1, 3", 4)],
+        ("given", "count"), [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("1, 3", 4)]
     )
     def test_numbers_and_text(self, given: int | str, count: int) -> None:
         assert read_serving(given) == replace(UNSAID, instances=count)

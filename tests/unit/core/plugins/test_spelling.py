@@ -146,8 +146,7 @@ def test_a_backend_may_say_where_it_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["cpu in", "cpu in ../x", "cpu in a b", "cpu in A", "in vino", "cpu in in vino"],
+    "text", ["cpu in", "cpu in ../x", "cpu in a b", "cpu in A", "in vino", "cpu in in vino"]
 )
 def test_a_place_is_a_word(text: str) -> None:
     with pytest.raises(OrtuneError):

@@ -171,10 +171,7 @@ class Waking(Asked):
     ],
 )
 def test_a_warm_up_run_is_the_candidates_best_beside_a_warm_one_or_one_of_its_sample(
-    alike: bool,
-    base: tuple[int, int],
-    candidate: tuple[int, int],
-    compared: tuple[int, int],
+    alike: bool, base: tuple[int, int], candidate: tuple[int, int], compared: tuple[int, int]
 ) -> None:
     """What was stopped then has these two runs; of a warm mean it is not known what waited."""
     one, two = Waking(base, alike), Waking(candidate, alike)

@@ -229,8 +229,7 @@ def test_a_given_mix_is_followed_and_spread(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "expected"),
-    [("data", ["9x4", "10x4", "1x4"]), ("sorted", ["1x4", "9x4", "10x4"])],
+    ("order", "expected"), [("data", ["9x4", "10x4", "1x4"]), ("sorted", ["1x4", "9x4", "10x4"])]
 )
 def test_order_of_the_shapes(folder: Path, order: Any, expected: list[str]) -> None:
     with bench(folder, Shapes(order=order), rows=(9, 10, 1)) as opened:

@@ -124,11 +124,7 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     ("limit", "batch", "says"),
     [
         (0.0005, None, "No batch that was timed keeps 0.5 ms."),
-        (
-            0.001,
-            1,
-            "batch 1, optimized graph · 1 thread: 1,000 samples/s, p90 1.000 ms.",
-        ),
+        (0.001, 1, "batch 1, optimized graph · 1 thread: 1,000 samples/s, p90 1.000 ms."),
         (0.009, 4, "Within 9 ms: batch 4, int8 · 1 thread: 2,000 samples/s, p90 2.000 ms."),
     ],
 )

@@ -18,11 +18,7 @@ from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.trial import Plan
 from ortune.search.experiment import golden
-from ortune.search.experiment.ledger import (
-    lock_run,
-    read_header,
-    read_study,
-)
+from ortune.search.experiment.ledger import lock_run, read_header, read_study
 
 
 @pytest.fixture

@@ -82,10 +82,7 @@ def test_the_knee_is_the_level_with_most_power() -> None:
 
 
 def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
-    found = [
-        once(callers(1), 10.0),
-        once(callers(2), 10.0, errors={"503": 1}),
-    ]
+    found = [once(callers(1), 10.0), once(callers(2), 10.0, errors={"503": 1})]
     assert levels.find_knee(found) == 0
     rates = [Load(rate=one, seconds=10) for one in (50.0, 400.0)]
     behind = [once(rates[0], 10.0, rate=50.0), once(rates[1], 10.0, rate=200.0)]

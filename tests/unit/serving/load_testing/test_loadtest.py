@@ -209,12 +209,7 @@ def test_counts_and_times() -> None:
 
 @pytest.mark.parametrize(
     "odd",
-    [
-        {},
-        {"model_stats": []},
-        told({"inference_stats": []}),
-        told({"inference_count": "many"}),
-    ],
+    [{}, {"model_stats": []}, told({"inference_stats": []}), told({"inference_count": "many"})],
 )
 def test_statistics_that_are_none(odd: dict[str, Any]) -> None:
     assert read_statistics(odd) is None

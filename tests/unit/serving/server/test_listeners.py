@@ -81,8 +81,7 @@ def test_names_and_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "words"),
-    [("127.0.0.3", ""), ("::1", ""), ("0.0.0.0", "may ask"), ("::", "may ask")],
+    ("host", "words"), [("127.0.0.3", ""), ("::1", ""), ("0.0.0.0", "may ask"), ("::", "may ask")]
 )
 def test_letting_others_in_is_warned_of(host: str, words: str) -> None:
     said: list[str] = []

@@ -92,11 +92,7 @@ def test_numbers_have_bounds(given: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("cpus", "processes", "wanted"),
-    [
-        ((0, 1), 2, [(0,), (1,)]),
-        ((0, 1, 2, 5, 7), 2, [(0, 1), (2, 5, 7)]),
-        ((), 2, [(), ()]),
-    ],
+    [((0, 1), 2, [(0,), (1,)]), ((0, 1, 2, 5, 7), 2, [(0, 1), (2, 5, 7)]), ((), 2, [(), ()])],
 )
 def test_processes_share_no_cpu(
     cpus: tuple[int, ...], processes: int, wanted: list[tuple[int, ...]]

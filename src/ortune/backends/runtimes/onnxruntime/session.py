@@ -343,8 +343,7 @@ def open_session(
         raise _make_load_error(error, provider, path.name) from error
     if chain and (first := inner.get_providers()[0]) != provider:
         raise BackendMissing(
-            f"{provider} does not start here, and the session would run on {first}",
-            fix=_DOCTOR,
+            f"{provider} does not start here, and the session would run on {first}", fix=_DOCTOR
         )
     opened = OrtSession(inner)
     placed = opened.placement()

@@ -208,10 +208,7 @@ def folder_inputs(model: Any) -> list[TensorSpec]:
     if part == "decoder":
         return [specs["input_ids"], *_list_decoder_specs(model)]
     first = getattr(model, "main_input_name", "")
-    beside = {
-        "input_ids": ("attention_mask", "token_type_ids"),
-        "decoder_input_ids": (),
-    }
+    beside = {"input_ids": ("attention_mask", "token_type_ids"), "decoder_input_ids": ()}
     names = [first, *beside.get(first, ())]
     if getattr(model.config, "is_encoder_decoder", False) and not part:
         names.append("decoder_input_ids")

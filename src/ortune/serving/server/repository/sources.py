@@ -67,8 +67,7 @@ class ModelSource:
                 versions[folder.name] = files[0]
         if not versions:
             raise BadSettings(
-                f"{self.path} has no version in it",
-                fix=f"put the file into {self.path.name}/1/",
+                f"{self.path} has no version in it", fix=f"put the file into {self.path.name}/1/"
             )
         return versions
 

@@ -66,11 +66,7 @@ def test_ranges_are_those_of_the_samples_and_the_commonest_is_best() -> None:
 def test_trtexec_is_told_the_same() -> None:
     assert profiles.list_trtexec_options(
         profiles.parse_profiles(["x:1x3..8x3..4x3", "in:0:2"])
-    ) == (
-        "--minShapes=x:1x3,'in:0':2",
-        "--optShapes=x:4x3,'in:0':2",
-        "--maxShapes=x:8x3,'in:0':2",
-    )
+    ) == ("--minShapes=x:1x3,'in:0':2", "--optShapes=x:4x3,'in:0':2", "--maxShapes=x:8x3,'in:0':2")
     two = profiles.list_trtexec_options(profiles.parse_profiles(["x:1..4", "x:5..8"]))
     assert [one for one in two if one.startswith("--profile")] == ["--profile=0", "--profile=1"]
     assert profiles.list_trtexec_options(()) == ()

@@ -127,12 +127,7 @@ class Client:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "method": method,
-            "raw_path": path.encode(),
-            "headers": given,
-        }
+        scope = {"type": "http", "method": method, "raw_path": path.encode(), "headers": given}
         await self.app(scope, receive, send)
         return _answer(sent)
 
@@ -170,11 +165,7 @@ def request(
 
 @asynccontextmanager
 async def client(
-    folder: Path,
-    *models: str,
-    tokens: Iterable[str] = (),
-    explicit: bool = False,
-    **limits: Any,
+    folder: Path, *models: str, tokens: Iterable[str] = (), explicit: bool = False, **limits: Any
 ) -> AsyncIterator[Client]:
     """Serve some of `MODELS`, or `GATE`; the toy where none is named."""
     session, log = Doubling(), io.StringIO()

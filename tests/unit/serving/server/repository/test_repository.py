@@ -40,12 +40,7 @@ async def test_the_highest_version_answers_where_none_is_named(tmp_path: Path) -
         write(tmp_path / "toy" / str(version) / "any.onnx", version)
     repository = Repository(find_sources([tmp_path / "toy"]), opened)
     await repository.start()
-    assert [await factor(repository, version=v) for v in ("1", "2", "10", "")] == [
-        1,
-        2,
-        10,
-        10,
-    ]
+    assert [await factor(repository, version=v) for v in ("1", "2", "10", "")] == [1, 2, 10, 10]
     assert repository.find_model("toy").version == "10"
     assert repository.find_model("toy").build_metadata()["versions"] == ["1", "2", "10"]
     assert repository.build_index() == [
