@@ -340,8 +340,8 @@ class _Set:
             fix = error.failure.fix or "check the model, the data and the backend"
             if contestant.workload.batch > 1:
                 fix = "leave --batch out: the model may take only one sample per run"
-            what = f"{contestant.model} does not run on {contestant.backend}"
-            raise BadModel(f"{what}: {error.failure.reason}", fix=fix) from None
+            problem = f"{contestant.model} does not run on {contestant.backend}"
+            raise BadModel(f"{problem}: {error.failure.reason}", fix=fix) from None
 
     def _start_worker(self, index: int) -> None:
         """Load and run once, while no other process starts.
