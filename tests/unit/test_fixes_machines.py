@@ -263,7 +263,7 @@ def a_program_that_does_not_end(room: Room) -> Iterator[tuple[Act, Act]]:
 # --- bundles and runs ---------------------------------------------------------------------------
 
 
-@follow("pack it again")
+@follow("pack the run again")
 def evidence_that_is_broken_off(room: Room) -> Iterator[tuple[Act, Act]]:
     with packaged.source(room.folder) as source:
         path = source.folder / huggingface.EVIDENCE

@@ -39,7 +39,12 @@ from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.parts.extract import extract
 from ortune.measurement import peaks
-from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, single_model_job
+from ortune.measurement.process import (
+    ask_once,
+    optimize_offline,
+    single_model_job,
+    translate_failures,
+)
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.measurement.worker import self_agreement as worker
 from ortune.transforms.raise_opset import RaiseOpset
@@ -248,10 +253,8 @@ def an_optimizer_that_breaks_a_model(room: Room) -> Iterator[Pair]:
     stream = synthetic.generate_feeds(inputs, room.folder, shapes={}, ranges={}).stream
 
     def ask(backend: Backend) -> None:
-        try:
+        with translate_failures(f"{path} does not run on {backend}"):
             ask_once(single_model_job(path, backend, stream, room.folder, "w"), ("first", {}))
-        except WorkerFailed as error:
-            raise error.as_bad_model(path, backend) from None
 
     def give(fix: str) -> None:
         setting = re.search(r'--on "(.+?)";', fix)

@@ -494,9 +494,7 @@ class TestManifest:
         with pytest.raises(BadModel, match=r"'models/m/weights\.bin' is no ONNX model"):
             read_manifest(made.write_json(), "b")
 
-    @pytest.mark.parametrize(
-        "name", ["golden/inputs", "a b", "evil.so", "../x.so", "-x", "os:system"]
-    )
+    @pytest.mark.parametrize("name", ["golden/inputs", "a b", "evil.so", "-x", "os:system"])
     def test_code_is_a_library_in_its_folder_or_a_module(self, name: str) -> None:
         made = replace(MADE, custom_ops=(*MADE.custom_ops, name))
         with pytest.raises(BadModel, match=f"'{name}' is neither a library in it nor the name"):
