@@ -11,7 +11,6 @@ list), ``environment``; beside ``rows``: ``machine`` and ``versions``, objects o
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from ortune.core import regular_file
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError, suggest_names
 from ortune.core.fields import make_paths
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.measurement.timing import stats
@@ -179,8 +178,8 @@ def read_run(path: Path) -> SavedRun:
     fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
     try:
         text = regular_file.read_text(path)
-        content = codec.decode(_File, json.loads(text), known_only=True)
-    except (ValueError, RecursionError) as error:
+        content = codec.decode(_File, stored.parse_json(text), known_only=True)
+    except ValueError as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
     except OrtuneError as error:
         raise BadData(f"{path} is not a saved run: {error.what}", fix=fix) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from ortune.core.errors import BadData, BadSettings, OrtuneError, summarize_erro
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.fields import Source
-from ortune.core.plugins import catalog, codec
+from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.self_agreement import SelfAgreement
 from ortune.core.step import Quantizer, Step, Transform
@@ -326,10 +325,10 @@ def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
         BadData: The file is not there, no JSON, or not of this form.
     """
     try:
-        read = json.loads(regular_file.read_text(file))
+        read = stored.parse_json(regular_file.read_text(file))
     except OSError as error:
         raise BadData(f"{file}: {error.strerror}", fix=_FIX) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadData(f"{file} is not JSON: {error}", fix=_FIX) from None
     regions = read.get("regions") if isinstance(read, dict) else read
     if not isinstance(regions, list):

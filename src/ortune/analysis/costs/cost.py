@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ortune.analysis.costs.requests import (
 from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.fields import make_paths
+from ortune.core.plugins import stored
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.study import Study
@@ -80,8 +80,8 @@ def read_priced_source(source: Path) -> PricedSource:
     if source.is_dir():
         return of_study(read_study(source))
     try:
-        content = json.loads(regular_file.read_text(source))
-    except (ValueError, RecursionError):
+        content = stored.parse_json(regular_file.read_text(source))
+    except ValueError:
         content = None
     except FileNotFoundError:
         raise BadData(f"no file or folder {source}", fix="check the path") from None

@@ -15,7 +15,7 @@ from ortune.analysis.profiling.roofline import verdicts
 from ortune.core import regular_file
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError, escape_control_chars
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
 from ortune.core.profile import Profile
 
 _PROCESS, _REGIONS, _KERNELS = 1, 1, 2
@@ -168,11 +168,11 @@ def read_profile(folder: Path) -> Profile:
     """
     path = folder / WHOLE
     try:
-        values = json.loads(regular_file.read_text(path))
+        values = stored.parse_json(regular_file.read_text(path))
         kept_fields = {
             field.name: values[field.name] for field in fields(Profile) if field.name in values
         }
         return codec.decode(Profile, kept_fields)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OrtuneError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None

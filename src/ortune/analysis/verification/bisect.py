@@ -8,7 +8,6 @@ of one name and meaning.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, OrtuneError
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
 from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
 from ortune.core.temporary_folder import open_temporary_folder
@@ -403,8 +402,8 @@ def _read_steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
     if kept.get(SOURCE) != file.compute_digest(reference):
         return (), "it was made from another file than the reference"
     try:
-        return codec.decode(tuple[Step, ...], json.loads(kept[STEPS])), ""
-    except (OrtuneError, ValueError, RecursionError) as error:
+        return codec.decode(tuple[Step, ...], stored.parse_json(kept[STEPS])), ""
+    except (OrtuneError, ValueError) as error:
         return (), f"its steps are not known here: {_describe_error(error)}"
 
 

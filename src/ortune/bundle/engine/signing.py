@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortune.core import regular_file
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
+from ortune.core.plugins import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,10 +89,10 @@ def _require_signature(place: Path, bundle: str) -> None:
             fix=_DISTRUST,
         )
     try:
-        signature: Any = json.loads(regular_file.read_bytes(place, _MOST, BadModel))
+        signature: Any = stored.parse_json(regular_file.read_bytes(place, _MOST, BadModel))
         if not isinstance(signature["verificationMaterial"]["publicKey"]["hint"], str):
             raise ValueError("it names no key")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadModel(
             f"{place.name} cannot be read as a signature: {summarize_error(error)}", fix=_DISTRUST
         ) from error

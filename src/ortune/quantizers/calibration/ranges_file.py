@@ -16,7 +16,6 @@ value, such as those of a branch that was never taken. Numbers are read back exa
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 from ortune.core import regular_file
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.plugins import codec
+from ortune.core.plugins import codec, stored
 from ortune.quantizers.calibration import tensorrt_cache
 
 FORMAT, VERSION = "ortune-ranges", 1
@@ -144,8 +143,8 @@ def read_ranges(path: Path) -> SavedRanges:
 
 def _decode_json(path: Path, digest: str, text: str) -> SavedRanges:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = stored.parse_json(text)
+    except ValueError as error:
         raise BadData(f"{path} is neither JSON nor a TensorRT cache: {error}", fix=_FIX) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadData(f"{path} is JSON of something else than ranges", fix=_FIX)
