@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 
-COUNT, ASKED, KEPT = 400, 40, 0.95
+COUNT, ASKED, KEPT = 250, 40, 0.95
 """Samples of the command, of those that are asked again, and the share of equal decisions that
 the budget of 99 % leaves where only so many are asked."""
 SIZES = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}

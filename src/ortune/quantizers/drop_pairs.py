@@ -17,10 +17,12 @@ from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import (
+    bound_joined,
     drop_pair,
     find_activation_pairs,
     map_activation_pairs,
 )
+from ortune.quantizers.common.qdq.runtime_rules import Treatment
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -90,6 +92,8 @@ class DropPairs(Quantizer):
                 count += dropped
             if self._writes_float:
                 count += sum(map(self._free_readers, find_activation_pairs(graph)))
+        if runtime_rules.has_rule(self.target, Treatment.BOUNDED, "Concat", "before a pair"):
+            count += bound_joined(model)
         if not count:
             raise Refused(
                 "every quantize / dequantize pair belongs to an integer kernel",

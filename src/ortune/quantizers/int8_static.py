@@ -24,6 +24,7 @@ from ortune.quantizers.common.layers import Layer, note_unbounded_weights
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
+from ortune.quantizers.common.qdq.dequantize import bound_joined
 from ortune.quantizers.common.qdq.placement import Placement, is_absorbed, place_all
 from ortune.quantizers.common.qdq.prepare import (
     PairInserter,
@@ -31,6 +32,7 @@ from ortune.quantizers.common.qdq.prepare import (
     prepare_for_int8,
     widen_convolutions,
 )
+from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights import embeddings as tables
 from ortune.quantizers.common.weights.integer_weights import Packer
@@ -272,6 +274,8 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
+        if runtime_rules.has_rule(self.target, Treatment.BOUNDED, "Concat", "before a pair"):
+            bound_joined(model)
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)
             if {"Add", "Mul"} <= set(self._list_following_ops()):

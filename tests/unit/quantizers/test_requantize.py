@@ -219,3 +219,55 @@ def test_a_dilated_pool_stays_and_written_out_defaults_go(
     Qoperator().apply(model, {})
     assert ("QLinearAveragePool" in ops(model)) == joined
     assert snr(wanted, run_foreign(model, "DISABLE_ALL")) > 20
+
+
+JOINED = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4,8,8] x) => (float[1,8,6,7] y) {
+  c = Conv<kernel_shape = [1,1]>(x, w0)
+  s = Sigmoid(c)
+  m = Mul(c, s)
+  j = Concat<axis = 3>(m, m)
+  n = Mul(j, two)
+  d = Conv<kernel_shape = [3,3]>(n, w1)
+  y = MaxPool<kernel_shape = [1,2], strides = [1,2]>(d)
+}
+"""
+
+
+def make_joined() -> ir.Model:
+    weights = {"w0": normal(8, 4, 1, 1, seed=1), "w1": normal(8, 8, 3, 3, seed=2)}
+    return model_of(JOINED, weights | {"two": np.float32(2)})
+
+
+def test_pairs_behind_a_concat_are_bounded_for_openvino_alone() -> None:
+    for symmetric in (False, True):
+        model, plain = make_joined(), make_joined()
+        quantize(model, Int8Static(target="openvino", symmetric=symmetric), SAMPLES)
+        assert ops(model).count("Min") == 1
+        bare = ir.from_proto(ir.to_proto(model))
+        (bound,) = (node for node in bare.graph if node.op_type == "Min")
+        assert bound.inputs[0] is not None
+        bound.outputs[0].replace_all_uses_with(bound.inputs[0])
+        bare.graph.remove(bound, safe=True)
+        np.testing.assert_array_equal(run(bare, X)[0], run(model, X)[0])
+        quantize(plain, Int8Static(), SAMPLES)
+        assert "Min" not in ops(plain)
+        # Foreign files are bounded by the step that knows what OpenVINO executes, once.
+        assert DropPairs(target="openvino").apply(bare, {}) == 1
+        assert ops(bare).count("Min") == 1
+        with pytest.raises(Refused):
+            DropPairs(target="openvino").apply(bare, {})
+
+
+def test_a_bound_goes_with_its_pair() -> None:
+    model, large = make_joined(), {"x": 9 * X["x"]}
+    wanted = run(model, large)[0]
+    quantize(model, Int8Static(target="openvino"), SAMPLES)
+    assert snr(wanted, run(model, large)[0]) < 15, "cut off at the ends of the grids"
+    again = ir.from_proto(ir.to_proto(model))
+    assert DropPairs(target="openvino", tensors=("n", "x")).apply(model, {}) == 2
+    assert "Min" not in ops(model)
+    assert snr(wanted, run(model, large)[0]) > 30
+    quantize(again, Requantize(Int8Static(target="openvino")), SAMPLES)
+    assert ops(again).count("Min") == 1

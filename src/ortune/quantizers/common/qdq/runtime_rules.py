@@ -32,6 +32,7 @@ class Treatment(Enum):
     GUARDED = "the runtime quantizes it if pairs surround it, so no pairs are placed"
     SYMMETRIC_S8 = "activations must be int8 with zero point 0"
     SYMMETRIC = "zero point 0 is fast: uint8 where no value is negative, else int8"
+    BOUNDED = "a Min stands in front of the pair, or the layers behind are computed in float"
     LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
     REDUCED = "7-bit weights: the sum of two 8-bit products overflows 16 bits"
     SIGNED = "int8 activations are fast with int8 weights"
@@ -108,6 +109,7 @@ _CASES = (
     Rule("Mul", Treatment.FLOAT, _MEASURED, "cpu", case="by a float constant"),
     Rule("Conv", Treatment.FLOAT, _MEASURED, "cpu", case="float output"),
     Rule("Conv", Treatment.INTEGER, _EXECUTED, "openvino", case="float output"),
+    Rule("Concat", Treatment.BOUNDED, _OPENVINO, "openvino", case="before a pair"),
     Rule(
         "Conv", Treatment.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
     ),

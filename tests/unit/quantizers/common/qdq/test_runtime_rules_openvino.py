@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from tests.unit.quantizers.common.qdq.rule_toys import PAIR, TOYS, Toy, integers
 
+from ortune.quantizers.common.qdq.dequantize import bound_joined
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Rule, Treatment
 
 ov = pytest.importorskip("openvino")
@@ -38,13 +40,63 @@ def test_runs_in_float(row: Rule) -> None:
     assert len(in_float(row)) > ENDS
 
 
+@pytest.mark.parametrize("row", rows(Treatment.BOUNDED))
+@pytest.mark.parametrize(
+    ("axis", "zero", "scale"),
+    [
+        pytest.param(3, np.uint8(19), 0.02, id="zero point, along the width"),
+        pytest.param(3, np.int8(0), 0.002, id="small steps, along the width"),
+        pytest.param(1, np.int8(0), 0.002, id="small steps, channels"),
+    ],
+)
+def test_runs_in_integers_behind_a_bound_alone(
+    row: Rule, axis: int, zero: np.generic, scale: float
+) -> None:
+    assert row.op == "Concat"
+    plain = behind_concat(axis, zero, np.float32(scale))
+    model = ir.from_proto(plain)
+    assert bound_joined(model) == 1
+    assert [find_kinds(proto)[-1] for proto in (plain, ir.to_proto(model))] == ["f32", "I8"]
+
+
+def behind_concat(axis: int, zero: np.generic, scale: np.float32) -> onnx.ModelProto:
+    """Build a convolution in front of a Concat, a pair behind it, and an integer convolution."""
+    width = 64 * (2 if axis == 1 else 1)
+    rng = np.random.default_rng(0)
+    held = {
+        "first": rng.normal(0, 0.1, (64, 4, 1, 1)).astype(np.float32),
+        "w": rng.integers(-127, 128, (64, width, 3, 3)).astype(np.int8),
+        "ws": np.full(64, 0.001, np.float32), "wz": np.zeros(64, np.int8),
+        "zero": zero, "scale": scale,
+    }  # fmt: skip
+    joined = f"c = Conv(i, first) s = Sigmoid(c) a = Mul(c, s) x = Concat<axis = {axis}>(a, a)"
+    return _proto([joined, PAIR.format("x", "scale"), layer("z", "x_r", "w", "Conv", 0)], held)
+
+
+def find_kinds(proto: onnx.ModelProto) -> list[str]:
+    """Return in what each convolution is computed, by the names of OpenVINO's kernels."""
+    compiled = compile_model(proto)
+    request = compiled.create_infer_request()
+    request.infer([np.ones((1, 4, 8, 8), np.float32)])
+    return [
+        info.exec_type.rpartition("_")[2]
+        for info in request.get_profiling_info()
+        if info.node_type == "Convolution"
+    ]
+
+
+def compile_model(proto: onnx.ModelProto) -> Any:
+    """Compile for the CPU, in float32 where there are no integers."""
+    model = ov.Core().read_model(proto.SerializeToString())
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "PERF_COUNT": True}
+    return ov.Core().compile_model(model, "CPU", settings)
+
+
 def in_float(row: Rule) -> list[str]:
     """Return the kinds of nodes that OpenVINO runs in float for a row's toy."""
     toy = TOYS[row.op, row.case]
     proto = toy.proto() if row.op in LAYERS else between(toy)
-    model = ov.Core().read_model(proto.SerializeToString())
-    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    infos = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    infos = [node.get_rt_info() for node in compile_model(proto).get_runtime_model().get_ops()]
     return [
         info["layerType"].astype(str)
         for info in infos
