@@ -340,7 +340,7 @@ class ClientWatch:
 
 _PIECE = 1 << 18
 """Bytes of an answer that are handed over at once."""
-_PAUSE_S = 0.01
+_PAUSE_S = 0.005
 """Seconds between parts, of 256 kB at most, of a body that is read for nothing."""
 
 

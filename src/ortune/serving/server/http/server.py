@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import uvicorn
@@ -38,6 +39,8 @@ _BAD_REQUEST = (
     b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
 )
 _CLOSE = (b"connection", b"close")
+_VAIN_BYTES = 1 << 17
+"""Bytes that the system keeps of a body that is read for nothing: it would take up to 32 MB."""
 _KEEP_ALIVE_S = 75
 _MOST_CONNECTIONS = 1 << 15
 """Half of the files that a server opens at most; a client has half of these."""
@@ -181,6 +184,12 @@ class _Connection(asyncio.Protocol):
         if self._transport.is_held:
             self._transport.resume_reading()
 
+    def narrow_window(self) -> None:
+        """Have the client send slowly what is left of a body that nobody needs."""
+        connection = self._transport.get_extra_info("socket")
+        with suppress(OSError, AttributeError):  # it has gone; not a socket of this machine
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _VAIN_BYTES)
+
     def count_delivered(self, size: int) -> None:
         """Take note of bytes of a body that the application has read."""
         self._delivered += size
@@ -279,6 +288,8 @@ class HttpServer(uvicorn.Server):
         async def send_in_time(message: Message) -> None:
             if not connection.writable.is_set():
                 await connection.writable.wait()
+            if message["type"] == "http.response.start" and _CLOSE in message["headers"]:
+                connection.narrow_window()
             if self.ending and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], _CLOSE]}
             await send(message)
