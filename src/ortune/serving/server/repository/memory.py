@@ -73,7 +73,7 @@ class MemoryBudget:
         self._of_clients[CLIENT.get()] += size
 
 
-TURN_S = 1.0
+TURN_S = 5.0
 """Seconds after which the first of those that wait for room goes on without it: its client may
 read no other answer before."""
 _Line: TypeAlias = "deque[tuple[asyncio.Future[None], int]]"
