@@ -24,8 +24,8 @@ transformers = pytest.importorskip("transformers")
 COUNT, ASKED, KEPT = 250, 40, 0.95
 """Samples of the command, of those that are asked again, and the share of equal decisions that
 the budget of 99 % leaves where only so many are asked."""
-SIZES = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-SIZES |= {"intermediate_size": 1024}
+SIZES: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 1024, "initializer_range": 0.1}
 DECIDED = {"nli": "text-classification", "tagger": "token-classification"}
 DECIDED |= {"vit": "image-classification"}
 
@@ -34,9 +34,7 @@ def make_vit(folder: Path) -> Path:
     """Write a vision transformer of random weights and its preprocessor."""
     torch.manual_seed(0)
     names = dict(enumerate(("cat", "cup", "coin", "moon")))
-    config = transformers.ViTConfig(
-        **SIZES, image_size=64, patch_size=8, initializer_range=0.1, id2label=names
-    )
+    config = transformers.ViTConfig(**SIZES, image_size=64, patch_size=8, id2label=names)
     transformers.ViTForImageClassification(config).save_pretrained(folder)
     transformers.ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
     return folder

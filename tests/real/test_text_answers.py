@@ -34,7 +34,7 @@ FIRST = ["The President said so, didn't he?", "Flights from São Paulo are late.
 SECOND = ["He said nothing in New York.", "All flights are on time, it's said, and none is late."]
 
 
-def make_encoder(folder: Path, kind: str, **larger: int) -> Path:
+def make_encoder(folder: Path, kind: str, **other: float) -> Path:
     """Write an encoder of random weights, its tokenizer and its ONNX file."""
     from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
@@ -52,7 +52,7 @@ def make_encoder(folder: Path, kind: str, **larger: int) -> Path:
     architecture, settings = KINDS[kind]
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "max_position_embeddings": 128, "vocab_size": 400}
-    config = transformers.BertConfig(**sizes | larger, initializer_range=0.4, **settings)
+    config = transformers.BertConfig(**{"initializer_range": 0.4} | sizes | other, **settings)
     getattr(transformers, architecture)(config).save_pretrained(folder)
     ot.export(str(folder), out=folder / "onnx" / "model.onnx")
     return folder

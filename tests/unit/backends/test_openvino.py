@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.openvino import native, plugin
 from ortune.core.backend import Backend
@@ -31,6 +32,34 @@ def model(tmp_path: Path) -> Path:
     path = tmp_path / "relu.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), path)
     return path
+
+
+SEVERAL_NAMES = """<ir_version: 9, opset_import: ["": 17]>
+g (float[2,3] x) => (float[2,3] z, float[2,3] y, float[2,3] n, float[2,3] same, float[2,3] w) {
+  m = Relu(x)
+  z = Identity(m)
+  y = Identity(m)
+  n = Neg(m)
+  same = Identity(x)
+  a = Abs(n)
+  w = Cast<to = 1>(a)
+}"""
+
+
+@needs_openvino
+def test_outputs_have_the_names_of_the_file(tmp_path: Path) -> None:
+    """OpenVINO knows a tensor by all names that operators without effect give it."""
+    path = tmp_path / "several.onnx"
+    onnx.save(onnx.parser.parse_model(SEVERAL_NAMES), path)
+    x = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+    answers = []
+    for backend in (Cpu(), Openvino()):
+        with backend.open(path) as session:
+            answers.append(session.run({"x": x}))
+    expected, found = answers
+    assert list(found) == list(expected) == ["z", "y", "n", "same", "w"]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_the_cpu_is_the_default_and_is_not_spelled() -> None:

@@ -108,7 +108,7 @@ class CompiledSession(InProcess):
         self._nodes = 1  # a device may show no graph: it compiles the model as one
         with suppress(RuntimeError):
             self._nodes = len(compiled.get_runtime_model().get_ops())
-        self._outputs = [(port.get_any_name(), port) for port in compiled.outputs]
+        self._outputs = [(_find_output_name(port), port) for port in compiled.outputs]
 
     @property
     def request(self) -> Any:
@@ -140,6 +140,19 @@ class CompiledSession(InProcess):
     def placement(self) -> Mapping[str, int]:
         """All nodes of the compiled model run here."""
         return {self.provider: self._nodes}
+
+
+_RESULT = "/sink_port_0"
+"""Behind the name of an output in the name of its operation."""
+
+
+def _find_output_name(port: Any) -> str:
+    """Return the name that the file gives an output; OpenVINO has all those of its tensor.
+
+    The tensor has several where the output is made by an operator that changes nothing.
+    """
+    name = str(port.get_node().get_friendly_name()).removesuffix(_RESULT)
+    return name if name in port.get_names() else str(port.get_any_name())
 
 
 def _name_runtime(compiled: Any) -> str:
