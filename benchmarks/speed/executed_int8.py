@@ -80,7 +80,7 @@ def main(*words: str) -> int:
     with TemporaryDirectory() as temporary:
         folder = chosen.files or temporary
         for name in names:
-            for units, value in SETS.items():
+            for units, value in list_sets().items():
                 command = [sys.executable, "-m", __spec__.name, "--one", name, units, folder]
                 done = subprocess.run(
                     [*command, before],
@@ -99,6 +99,12 @@ def main(*words: str) -> int:
     result["load average"] = os.getloadavg()
     write_results(result_file("executed_int8"), result)
     return 0
+
+
+def list_sets() -> dict[str, str]:
+    """Return the instruction sets that this machine has."""
+    has_amx = "amx" in describe_machine()["instruction sets"]
+    return {units: value for units, value in SETS.items() if units != "amx" or has_amx}
 
 
 def measure_model(

@@ -98,17 +98,19 @@ def executed_int8(results: Results) -> str:
     """Return a row a model: each file's time over ours, and the two signal to noise ratios."""
     files = {(one["model"], one["units"], one["file"]): one for one in results["rows"]}
     models = dict.fromkeys(one["model"] for one in results["rows"])
+    known = {(units, name) for _, units, name in files}
+    compared = {title: column for title, column in _COMPARED.items() if column in known}
     cells = [
-        [model, *(_describe(files, model, *c) for c in _COMPARED.values())] for model in models
+        [model, *(_describe(files, model, *c) for c in compared.values())] for model in models
     ]
     means = [
         geometric_mean(
             [files[model, *column]["to ours"][0] for model in models if (model, *column) in files]
         )
-        for column in _COMPARED.values()
+        for column in compared.values()
     ]
     cells.append(["geometric mean", *(f"{mean:.2f}" for mean in means)])
-    return f"{where(results)}\n\n{table(['model', *_COMPARED], cells)}"
+    return f"{where(results)}\n\n{table(['model', *compared], cells)}"
 
 
 def _describe(files: Mapping[tuple[str, str, str], Any], model: str, units: str, name: str) -> str:
