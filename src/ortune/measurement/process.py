@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -29,6 +29,7 @@ from ortune.core.errors import (
     BadSettings,
     CutShort,
     Interruption,
+    OrtuneError,
     escape_control_chars,
     summarize_error,
 )
@@ -63,6 +64,12 @@ PROGRAM = ("ortune.measurement.worker",)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", "SIGXCPU")
 """Signals that no fault of a process's own sends it: the kernel does for want of memory, or a
 person, or the end of a terminal."""
+LARGE_PAIR = 1 << 31
+"""Bytes of model files of two workers from which they may hold their models in turns."""
+LOADING = 2
+"""Bytes at most that a model takes while it is loaded, as a multiple of its file."""
+_WITHOUT_MODEL = ("unload", "wait_idle")
+"""What is asked of a worker without its model."""
 _LESS_BUSY = "close other programs, or give more --time where the command has that option"
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
@@ -146,6 +153,9 @@ class Worker:
         self._limit_requested = bool(memory_limit or memory.read_limit())
         self.limit = memory_limit or memory.count_allowed_bytes(process_allowance().count_bytes())
         self._ended = ""
+        self._models = tuple(job.models.values())
+        self._rival: Worker | None = None
+        self._holds: bool | None = None  # its model; None before it was loaded
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
         self._job.write_text(json.dumps(codec.encode(job), indent=1), encoding="utf-8")
@@ -193,6 +203,8 @@ class Worker:
         Raises:
             WorkerFailed: It crashed, hung, took too much memory or answered with an error.
         """
+        if do not in _WITHOUT_MODEL:
+            self._take_turn(do)
         limit_s = timeout_s or self._deadlines.get(do, self._timeout_s)
         with self._report_lost():
             arguments = self._link.send_arguments(arguments)
@@ -202,6 +214,7 @@ class Worker:
         pipe = self._process.stdin
         assert pipe is not None
         before = self._read_times_s()
+        memory.release_maps()
         try:
             pipe.write(line.encode() + b"\n")
             pipe.flush()
@@ -220,7 +233,47 @@ class Worker:
             )
         with self._report_lost():
             self._link.fetch_outputs()
+        if do in ("load", "unload"):
+            self._holds = do == "load"
         return answer
+
+    def take_turns_with(self, other: Worker) -> None:
+        """Hold no model while the other does, where two so large ones are too much for the limit.
+
+        Loading again takes long: what fits stays loaded. Whichever is asked something has its
+        model loaded, and run once, the other's closed: one at a time is timed. A model of less
+        than half the other's size stays beside it.
+        """
+        small, large = sorted((self._file_bytes, other._file_bytes))
+        scarce = LOADING * (small + large) > min(self.limit, other.limit)
+        if scarce and small + large >= LARGE_PAIR and 2 * small >= large:
+            self._rival, other._rival = other, self
+
+    def unload(self) -> None:
+        """Give back what a large model takes until something is asked that needs it."""
+        if self._holds and 2 * self._file_bytes >= LARGE_PAIR:
+            self.ask("unload")
+
+    @cached_property
+    def _file_bytes(self) -> int:
+        from ortune.graph.io import file
+
+        with suppress(OrtuneError):
+            return sum(map(file.count_file_bytes, self._models))
+        return 0
+
+    def _take_turn(self, do: str) -> None:
+        """Have the rival's model closed; load the own one where it was closed.
+
+        Raises:
+            WorkerFailed: One of them does not answer.
+        """
+        rival = self._rival
+        if rival is not None and rival._holds and rival.alive:
+            rival.ask("unload")
+        if self._holds is False and do != "load":
+            self.ask("load")
+            self.ask("first")
 
     @property
     def alive(self) -> bool:

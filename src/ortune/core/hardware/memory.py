@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from weakref import WeakSet
 
 from ortune.core.hardware.cpus import list_cgroups
 
@@ -15,6 +18,35 @@ _LIMIT: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 _SHARE = 0.9
 """Of what is free, where no limit is given: the rest is for the system."""
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+LARGE_MAP = 256 * 2**20
+"""Bytes of a mapped file whose pages are not kept while a worker runs."""
+_MAPS: WeakSet[mmap.mmap] = WeakSet()
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file for reading. `release_maps` gives its pages back where it is large."""
+    with path.open("rb") as stream:
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    if len(data) >= LARGE_MAP:
+        _MAPS.add(data)
+    return data
+
+
+def release_maps() -> None:
+    """Release the pages of large files that were read; later reads fetch them again."""
+    if sys.platform != "win32":
+        for data in list(_MAPS):
+            if not data.closed:
+                data.madvise(mmap.MADV_DONTNEED)
+
+
+def trim_heap() -> None:
+    """Return to the system what was freed and the C library keeps; only glibc does."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

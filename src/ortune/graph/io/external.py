@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -12,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.errors import BadModel
+from ortune.core.hardware.memory import map_file
 from ortune.graph.io.protobuf import HELD, read_location
 from ortune.graph.ir.edit import walk_graphs
 
@@ -56,21 +56,12 @@ def map_weights(model: ir.Model, files: Mapping[str, Path]) -> None:
         if not isinstance(tensor, ir.ExternalTensor):
             return tensor
         place = str(tensor.location)
-        if place not in maps and tensor.nbytes:
-            with files[place].open("rb") as stream:
-                if files[place].stat().st_size:
-                    maps[place] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        if place not in maps and tensor.nbytes and files[place].stat().st_size:
+            maps[place] = map_file(files[place])
         return _view_tensor(tensor, maps.get(place), files[place])
 
     replace_tensors(model, view)
     model.graph.meta[MAPS] = tuple((files[place], data) for place, data in maps.items())
-
-
-def release_pages(model: ir.Model) -> None:
-    """Release the pages of mapped weights that were read; later reads fetch them again."""
-    if sys.platform != "win32":
-        for _, data in model.graph.meta.get(MAPS, ()):
-            data.madvise(mmap.MADV_DONTNEED)
 
 
 def replace_tensors(

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import NEWEST_IR
+from ortune.core.hardware import memory
 from ortune.graph.io import external
 from ortune.graph.io.protobuf import (
     HELD,
@@ -51,7 +52,7 @@ def write_model(model: ir.Model, path: Path, external_above: int, *, durable: bo
             else:
                 resolve_placeholders(proto, {i: (data.name, at) for i, at in enumerate(places)})
                 out.write(proto.SerializeToString())
-    external.release_pages(model)
+    memory.release_maps()
     return path
 
 

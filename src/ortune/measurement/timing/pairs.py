@@ -186,6 +186,7 @@ def fresh_pairs(
             else:
                 order = [stack.enter_context(start()) for start in (baseline, candidate)]
                 base, worker = order
+            worker.take_turns_with(base)
             started: dict[Worker, StartupTimes] = {}
             for process in order:
                 with _attribute_failure(base):

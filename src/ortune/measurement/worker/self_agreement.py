@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.messages import capture_log
 from ortune.core.errors import BadData, BadModel, OrtuneError, find_interruption, summarize_error
+from ortune.core.hardware.memory import trim_heap
 from ortune.core.session import Session, Tensors
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker.workbench import Workbench, run_for_tensors
@@ -60,6 +61,7 @@ def compare_with_itself(bench: Workbench, samples: int, least_db: float) -> dict
         return answer
 
     def compare_without(optimizers: Sequence[str]) -> float:
+        trim_heap()  # of the session before
         with backend.leave_out(optimizers, None).open(path) as session:
             return _compute_decibels(expected, _run_samples(session, feeds), fixed)
 

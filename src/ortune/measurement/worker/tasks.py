@@ -345,6 +345,12 @@ def load(bench: Workbench) -> dict[str, Any]:
     return {"load_ns": duration, "placement": placement, "cache": cache}
 
 
+def unload(bench: Workbench) -> dict[str, Any]:
+    """Close the sessions; `load` opens them again."""
+    bench.close_sessions()
+    return {}
+
+
 def score(
     bench: Workbench,
     indices: Sequence[int],
@@ -515,7 +521,7 @@ def precompile(bench: Workbench, out: str) -> dict[str, Any]:
 
 
 _TASKS = (
-    *(load, score, evaluate, describe, optimize, precompile),
+    *(load, unload, score, evaluate, describe, optimize, precompile),
     *(first, burst, device, details, usage, footprint, wait_idle),
     *(observe, extents, record, laps, end_recording, peaks, roll, capabilities, prepare, takes),
     *(describe_module, answer_module, export_module, write_answers, compare_with_itself),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ortune.backends.runtimes.onnxruntime.engine_cache import watch_engines
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Event, Progress
+from ortune.core.hardware.memory import trim_heap
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread_indices
 from ortune.data import stream
@@ -83,7 +85,7 @@ class Workbench:
     ) -> None:
         self.job = job
         self._tell, self._reported_at = tell, time.monotonic()
-        self._stack = stack
+        self._stack = stack.enter_context(ExitStack())
         self.sessions: dict[str, Session] = {}
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
         self.runs = 0
@@ -95,6 +97,15 @@ class Workbench:
         for name, path in self.job.models.items():
             if name not in self.sessions:
                 self.sessions[name] = self._open_session(self._stack, path)
+
+    def close_sessions(self) -> None:
+        """Give back what loaded models hold, and the samples in memory; both come again."""
+        self.sessions.clear()
+        self._rounds.clear()
+        self.__dict__.pop("lanes", None)
+        self._stack.close()
+        gc.collect()
+        trim_heap()
 
     def _open_session(self, stack: ExitStack, path: Path) -> Session:
         """Open one session; tell the parent how far it is where an engine is built for it."""
@@ -114,10 +125,16 @@ class Workbench:
             self._tell({"progress": [work, done, total]})
 
     def record(self, folder: Path) -> Recording:
-        """Open the only model with the runtime's own profiler on."""
-        path = self.job.models[MAIN]
+        """Open the only model with the runtime's own profiler on, in the place of its session."""
+        path, loaded = self.job.models[MAIN], bool(self.sessions)
         opened = self.job.backend.record(path, folder, verbose=self.job.verbose)
-        recording = self._stack.enter_context(opened)
+        self.close_sessions()
+        try:
+            recording = self._stack.enter_context(opened)
+        except BaseException:
+            if loaded:
+                self.open_sessions()
+            raise
         self.sessions[MAIN] = recording
         return recording
 

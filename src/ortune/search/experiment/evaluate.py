@@ -87,7 +87,7 @@ class Attempts:
         ) as worker:
             started = wait_until_ready(worker)
             effort = Effort(max_blocks=12, seconds=2, decide=False)
-            pair = time_pair(self._ensure_baseline(), worker, effort)
+            pair = time_pair(self._ensure_baseline(beside=worker), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
         value = compute_score(budget.metric, part.records, part.groups)
         count = len(part.records)
@@ -221,6 +221,8 @@ class Attempts:
 
     def _build_plan(self, plan: Plan) -> Files:
         began = perf_counter()
+        if self._worker is not None and self._worker.alive:
+            self._worker.unload()
         try:
             return build_all(self.context, plan, self.sink)
         finally:
@@ -358,13 +360,19 @@ class Attempts:
         self.sink(TrialDone(trial))
         return trial
 
-    def _ensure_baseline(self) -> Worker:
-        """Return the baseline worker that the search phase times against."""
+    def _ensure_baseline(self, beside: Worker | None = None) -> Worker:
+        """Return the baseline worker that the search phase times against.
+
+        Args:
+            beside: A live worker of the original; large, they hold it in turns.
+        """
         if self._worker is None or not self._worker.alive:
             worker = measure.start_worker(
                 self.context, self.context.models, self.context.job.baseline, "baseline"
             )
             self._worker = self.stack.enter_context(worker)
+            if beside is not None:
+                worker.take_turns_with(beside)
             wait_until_ready(worker)
         return self._worker
 

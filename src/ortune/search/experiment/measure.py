@@ -76,6 +76,7 @@ def measure_plan(
     stop_rule = _RecordingStop(effort.stop)
     try:
         with start_worker(context, files.paths, plan.backend, part.name) as worker:
+            worker.take_turns_with(baseline)
             started = wait_until_ready(worker)
             pair = time_pair(
                 baseline,

@@ -317,6 +317,7 @@ class _Survey:
     def run(self, seconds: float, live: Worker) -> Survey:
         """Take the regions' costs, and their times from the profile."""
         began = self._clock()
+        live.unload()
         files = build_all(self._context, self._plan, self._sink)
         prepared = self._build_steps(self._before)
         forms, plain = self._make_forms(prepared)
@@ -410,6 +411,7 @@ class _Survey:
             with measure.start_worker(
                 self._context, files.paths, self._plan.backend, "regions"
             ) as worker:
+                worker.take_turns_with(live)
                 wait_until_ready(worker)
                 pair = time_pair(live, worker, Effort(seconds=effort, decide=False, burst=0.1))
             self._record_entry(

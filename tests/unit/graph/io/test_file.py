@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import NEWEST_IR
+from ortune.core.hardware import memory
 from ortune.graph.io import file
 
 
@@ -69,7 +70,10 @@ def test_weights_are_views_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_saved_model_leaves_no_pages_of_its_source_in_memory(tmp_path: Path) -> None:
+def test_a_saved_model_leaves_no_pages_of_its_source_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "LARGE_MAP", 1)
     path, _ = linear(tmp_path, rows=4096)
     model = file.load(path)
     assert model.graph.initializers["w"].const_value.numpy().sum()

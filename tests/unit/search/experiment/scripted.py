@@ -79,6 +79,12 @@ class Scripted:
     def close(self) -> None:
         self.script.diary.append((self.side, "ends", None))
 
+    def take_turns_with(self, other: Any) -> None:
+        """What is loaded here is small."""
+
+    def unload(self) -> None:
+        """Likewise."""
+
     def ask(self, do: str, *, runs: int = 0, **more: Any) -> dict[str, Any]:
         if do == "record":
             return {"missing": "a script has no profile", "remedy": "run a model"}
