@@ -57,6 +57,31 @@ BACKEND = '''
                 yield Doubled(session) if quantized else session
 
 '''
+JOINING = '''
+    """onnxruntime, but that a model of a single output gives the double of it."""
+
+    from contextlib import contextmanager
+    from dataclasses import dataclass
+
+    import onnx
+    from doubling.backends.doubling import Doubled
+    from ortune.backends.cpu import Cpu
+
+
+    @dataclass(frozen=True)
+    class Joining(Cpu):
+        """Doubles the answer where it is the only output."""
+
+        title = "Joining"
+        automatic = False
+
+        @contextmanager
+        def open(self, path, *, verbose=False):
+            alone = len(onnx.load(path, load_external_data=False).graph.output) == 1
+            with super().open(path, verbose=verbose) as session:
+                yield Doubled(session) if alone else session
+
+'''
 MISREADING = '''
     """onnxruntime, but that a MaxPool gets the double of what a pair hands to it."""
 
@@ -139,6 +164,9 @@ ot.apply("m.onnx", ["int8-static"], data="data", out="q.onnx")
 judged = verify("q.onnx", "q.onnx", on="misreading(threads=1)", data="data", budget="snr>=60",
                 bisect=True, out="why")
 print(json.dumps([judged.bisection.tensor, judged.bisection.nodes, judged.bisection.snr_db]))
+joined = verify("m.onnx", "m.onnx", on="joining(threads=1)", data="data", budget="snr>=60",
+                bisect=True, out="why")
+print(json.dumps([joined.bisection.tensor, joined.bisection.note]))
 """
 
 
@@ -146,9 +174,10 @@ def write_belongings(root: Path) -> None:
     """Write the package of a backend, a model and samples."""
     package, about = root / "site" / "doubling", root / "site" / "doubling-0.dist-info"
     for path, text in (
-        (package / "__init__.py", '"""Two backends."""\n'),
+        (package / "__init__.py", '"""Three backends."""\n'),
         (package / "backends" / "__init__.py", '"""Backends."""\n'),
         (package / "backends" / "doubling.py", dedent(BACKEND)),
+        (package / "backends" / "joining.py", dedent(JOINING)),
         (package / "backends" / "misreading.py", dedent(MISREADING)),
         (about / "METADATA", "Metadata-Version: 2.1\nName: doubling\nVersion: 0\n"),
         (about / "entry_points.txt", "[ortune.plugins]\ndoubling = doubling\n"),
@@ -196,8 +225,10 @@ def test_a_file_that_keeps_the_budget_elsewhere_is_said_to(tmp_path: Path) -> No
 
 def test_verify_names_the_node_that_a_runtime_misreads(tmp_path: Path) -> None:
     write_belongings(tmp_path)
-    tensor, nodes, snr = json.loads(run_beside_belongings(NAMED, tmp_path)[-1])
+    *_, named, joined = map(json.loads, run_beside_belongings(NAMED, tmp_path))
+    tensor, nodes, snr = named
     assert (tensor, nodes) == ("r_dq", ["r_dq"]) and snr < 10
+    assert joined[0] == "" and "wrong where it joins operators" in joined[1]
 
 
 def test_the_pair_that_a_runtime_misreads_is_left_out_and_named(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ class Workbench:
         with watch_engines(self._report_building, self.job.engines) as watch:
             opened = stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
         self.warm += watch.warm
+        trim_heap()  # of what loading took: up to the model once more
         return opened
 
     def _report_building(self, event: Event) -> None:

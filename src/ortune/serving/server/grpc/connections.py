@@ -11,7 +11,6 @@ Thousands of connections are looked through in a thread: it takes long.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import stat
@@ -28,6 +27,7 @@ from urllib.parse import unquote
 
 import psutil
 
+from ortune.core.hardware.memory import trim_heap
 from ortune.serving.server.http.exchange import PERIOD_S, RATE
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.peers import identify_client
@@ -115,7 +115,7 @@ class ConnectionWatch:
                         "warning", f"{names} is disconnected: it sent endless headers"
                     )
                     await asyncio.sleep(LOOK_S)  # by then gRPC has given up what it had read
-                    await asyncio.to_thread(_return_free_memory)
+                    await asyncio.to_thread(trim_heap)
 
     def _cut_senders(self, port: int, messages: Mapping[Peer, int]) -> Collection[Peer]:
         """Cut off who sent too much beside messages of so many bytes; return them."""
@@ -221,9 +221,3 @@ def _count_bytes(connection: socket.socket) -> tuple[int, int]:
             acked_bytes, received_bytes = _TCP_INFO.unpack(tcp_info)
             return int(acked_bytes), int(received_bytes)
     return 0, 0
-
-
-def _return_free_memory() -> None:
-    """Give the system back what glibc keeps for later, of all its arenas."""
-    with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
-        ctypes.CDLL(None).malloc_trim(0)
