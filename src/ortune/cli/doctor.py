@@ -22,6 +22,7 @@ from ortune.core import wording
 from ortune.core.capabilities import HERE, State
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import Option
+from ortune.core.hardware.cpus import EMULATED
 from ortune.core.request import WorkerRequest, request
 from ortune.core.runtime_conflict import find_runtime_conflict
 from ortune.core.temporary_folder import open_temporary_folder
@@ -298,6 +299,7 @@ def _print_machine(
     facts = [
         ("system", machine["system"]),
         ("CPU", machine["cpu"]),
+        *((name, machine[name]) for name in (EMULATED,) if name in machine),
         ("CPUs", describe_cpus(counts)),
         ("instruction sets", ", ".join(f"{n} ({MEANING[n]})" for n in sets) or "unknown"),
         (

@@ -106,6 +106,7 @@ class Outcome(enum.StrEnum):
     LEVEL = "no faster (within noise)"
     ROUGH = "measured once"
     DISTURBED = "without an interval, as its runs waited for a CPU"
+    EMULATED = "timed on an emulated CPU, which claims nothing"
     SLOWER = "slower"
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
@@ -154,6 +155,8 @@ def classify_outcome(trial: Trial) -> Outcome:
         return Outcome.FAILED
     if trial.status is Status.FAILS:
         return Outcome.FAILS
+    if trial.emulated:
+        return Outcome.EMULATED
     if trial.ratio.low > 1 or (trial.stopped and trial.status is Status.SLOWER):
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
@@ -196,9 +199,9 @@ def is_eligible(
     """Say whether a trial may be handed out in place of the original.
 
     It keeps the budget and the bounds and is not slower beyond the noise; of a finalist whose
-    runs waited for a CPU nobody knows. Where the original
-    keeps the bounds too, it must be ahead of it: faster, or else less of what is preferred;
-    faster at the price of more of it is not.
+    runs waited for a CPU, or ran on an emulated one, nobody knows. Where the original keeps the
+    bounds too, it must be ahead of it: faster, or else less of what is preferred; faster at the
+    price of more of it is not.
 
     Args:
         original: The untouched model; None is one that keeps all bounds.
@@ -206,7 +209,9 @@ def is_eligible(
     """
     if not is_accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
         return False
-    if not goal.keeps_bounds(trial) or (trial.part == "final" and trial.is_disturbed):
+    if not goal.keeps_bounds(trial) or (
+        trial.part == "final" and (trial.is_disturbed or trial.emulated)
+    ):
         return False
     if original is None:
         return quicker(trial)

@@ -78,6 +78,8 @@ def conclude_trial(trial: Trial, budget: Budget, measure: str, sure: Interval) -
         why = "; ".join([str(Outcome.DISTURBED), *failed_outputs])
     elif status is Status.SLOWER and ratio.low <= 1:
         status, why = Status.LEVEL, "; ".join([NO_FASTER, *failed_outputs])
+    if trial.emulated and status in (Status.OK, Status.LEVEL):
+        why = "; ".join([str(Outcome.EMULATED), *failed_outputs])
     return replace(trial, status=status, why=why)
 
 

@@ -14,6 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import EMULATED
 from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
 from ortune.core.self_agreement import SelfAgreement
@@ -37,11 +38,16 @@ class Job:
     workload: Workload
     baseline: Backend  # the backend of the untouched model
     versions: Mapping[str, str]  # distribution -> version of what results depend on
-    machine: Mapping[str, str]  # CPU model, instruction sets, effective CPUs
+    machine: Mapping[str, str]  # CPU model, instruction sets, effective CPUs, emulator
     on: str = ""  # the backends that were searched, as given
     environment: str = HERE  # name of the environment that workers run in
     ignored: tuple[str, ...] = ()  # outputs that the budget does not read and nobody watches
     wanted: Goal = FASTEST  # by what the winner is chosen, and its bounds
+
+    @property
+    def emulated(self) -> str:
+        """What emulates the CPU on which plans are timed; empty for a real one."""
+        return self.machine.get(EMULATED, "")
 
 
 @dataclass(frozen=True)

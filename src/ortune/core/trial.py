@@ -323,6 +323,8 @@ class Trial:
         waited: Too few of its runs did not wait for a CPU: its ratio is one to sort by.
         integers: What became of the layers that a finalist's file gives integers; None where it
             gives none or nobody looked.
+        emulated: What emulated the CPU that it was timed on: its ratio is one to sort by, and
+            claims nothing; empty for a real CPU.
         misreading: The plan misses the budget by its runtime's fault, as its file keeps it
             elsewhere; None where that is not so or nobody looked.
     """
@@ -356,6 +358,7 @@ class Trial:
     integers: IntegerUse | None = None
     waited: bool = False
     misreading: Misreading | None = None
+    emulated: str = ""
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether the trial reached this part of the search, or ended earlier for good."""
@@ -368,15 +371,15 @@ class Trial:
         pairs = self.measurement.pairs if self.measurement else ()
         lone = all(len(pair.blocks) < 2 for pair in pairs)
         unknown = self.ratio is not None and math.isinf(self.ratio.high) and not lone
-        return self.waited or unknown
+        return self.waited or (unknown and not self.emulated)
 
     @property
     def shown_ratio(self) -> Interval | None:
-        """Latency ratio to show to a user; None where its runs waited for a CPU.
+        """Latency ratio to show to a user; None where its runs waited or their CPU was emulated.
 
         A ratio of runs that waited is one of time slices: a search sorts by it, for want of more.
         """
-        return None if self.waited else self.ratio
+        return None if self.waited or self.emulated else self.ratio
 
     @property
     def score(self) -> Score | None:

@@ -290,7 +290,8 @@ def describe_verdict(trial: Trial) -> str:
     result = classify_outcome(trial)
     if result is Outcome.FAILS:
         return str(Verdict.FAILS)
-    if result not in (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH, Outcome.DISTURBED):
+    timed = (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH, Outcome.DISTURBED, Outcome.EMULATED)
+    if result not in timed:
         return str(result)
     return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
 

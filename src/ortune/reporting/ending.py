@@ -20,7 +20,11 @@ from ortune.core.section import Table
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
 from ortune.reporting.blocks import gather_parts
-from ortune.reporting.sections.common.doubts import BUSY, compute_waiting_share
+from ortune.reporting.sections.common.doubts import (
+    BUSY,
+    compute_waiting_share,
+    describe_emulation,
+)
 from ortune.reporting.sections.next_steps import list_commands
 from ortune.reporting.sections.ranking import rank_trials
 from ortune.reporting.sections.verdict import explain_no_plan
@@ -39,6 +43,7 @@ _STATES = {
     Outcome.FASTER: "measured once",
     Outcome.LEVEL: "no faster",
     Outcome.DISTURBED: "disturbed",
+    Outcome.EMULATED: "emulated",
     Outcome.FAILS: "inaccurate",
     Outcome.CUT_SHORT: "cut short",
 }
@@ -171,7 +176,7 @@ def _describe_needs(study: Study) -> str:
 
 def list_warnings(study: Study) -> list[str]:
     """Return what a reader must know of the answer, the gravest first, a sentence or two each."""
-    warnings = []
+    warnings = list(describe_emulation(study))
     if over := study.job.wanted.describe_excess(study.best):
         warnings.append(f"It misses a limit: {over}.")
     if study.header.doubt:

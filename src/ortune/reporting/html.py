@@ -115,7 +115,10 @@ def describe_job(study: Study) -> str:
     """Say on what and how it was measured, in one line."""
     job = study.job
     versions = [f"{name} {version}" for name, version in job.versions.items() if name != "python"]
-    return " · ".join([job.machine.get("cpu", ""), *versions[:3], str(job.workload)]).strip(" ·")
+    emulated = [f"emulated by {job.emulated}"] * bool(job.emulated)
+    return " · ".join(
+        [job.machine.get("cpu", ""), *emulated, *versions[:3], str(job.workload)]
+    ).strip(" ·")
 
 
 def render_page(

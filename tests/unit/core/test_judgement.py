@@ -9,7 +9,7 @@ import pytest
 from tests.unit.studies import CLEAN, measurement, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome
+from ortune.core.acceptance import Outcome, classify_outcome, select_winner
 from ortune.core.budget import Budget
 from ortune.core.judgement import conclude_trial, judge_by_step
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Status, Trial, Verdict
@@ -102,3 +102,22 @@ def test_a_plan_without_a_ratio_of_its_own_is_judged_by_the_one_that_sorts() -> 
     assert conclude_trial(one, STEPS.steps[2], "latency", SLOW).status is Status.SLOWER
     level = Interval(1.1, 0.9, 1.3)
     assert conclude_trial(one, STEPS.steps[2], "latency", level).why == str(Outcome.LEVEL)
+
+
+@pytest.mark.parametrize("status", [Status.OK, Status.LEVEL])
+def test_an_emulated_cpu_claims_nothing(status: Status) -> None:
+    one = replace(of_blocks(2), scores=of_blocks(2).scores[0].looser[1:], part="final")
+    first = trial("o", Plan(CLEAN, Cpu()), 1.0)
+    real, sure = replace(one, ratio=FAST), FAST if status is Status.OK else SLOW
+    assert select_winner(
+        [conclude_trial(real, STEPS.steps[2], "latency", FAST)], first, strict=False
+    )
+    emulated = replace(one, ratio=UNKNOWN, emulated="qemu-aarch64")
+    judged = conclude_trial(emulated, STEPS.steps[2], "latency", sure)
+    assert (judged.status, judged.why) == (status, str(Outcome.EMULATED))
+    assert classify_outcome(judged) is Outcome.EMULATED and judged.shown_ratio is None
+    assert not judged.is_disturbed, "it is not timed anew"
+    assert select_winner([judged], first, strict=False) is None
+    missed = replace(emulated, scores=of_blocks(2).scores)
+    judged = conclude_trial(missed, STEPS.steps[0], "latency", sure)
+    assert classify_outcome(judged) is Outcome.FAILS

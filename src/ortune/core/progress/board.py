@@ -35,6 +35,7 @@ _BAR = 30
 LINE = 80
 """Columns that a line of a finished trial has at most; its whole story is in the report."""
 _UNEXPLAINED = (acceptance.Outcome.LEVEL, acceptance.Outcome.ROUGH)
+_NOT_CLAIMED = (acceptance.Outcome.DISTURBED, acceptance.Outcome.EMULATED)
 _STAGES = {
     "screen": "quick test",
     "rescue": "accuracy repair",
@@ -92,7 +93,7 @@ def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
     if trial.score is not None:
         verdict = f" ({trial.score.verdict})" if trial.score.verdict and not is_first else ""
         parts.append(f"{shorten_metric(trial.score.metric)} {trial.score.value:.5g}{verdict}")
-    if kind is acceptance.Outcome.DISTURBED and trial.status is Status.OK:
+    if kind in _NOT_CLAIMED and trial.status is Status.OK:
         parts.append(str(kind))
     if trial.status is not Status.OK and kind not in _UNEXPLAINED:
         parts += (trial.why or trial.error or "").splitlines()[:1]

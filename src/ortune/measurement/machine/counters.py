@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.core.hardware.cpus import list_cgroups, usable_cpus
+from ortune.core.hardware.cpus import EMULATED, find_emulator, list_cgroups, usable_cpus
 
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of /proc/stat that count work: user, nice, system, irq, softirq (man 5 proc_stat)."""
@@ -157,7 +157,7 @@ def read_celsius(sys: Path) -> float | None:
 
 
 def read_machine_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
-    """Return governor, turbo and sibling threads: what does not change while one measures."""
+    """Return governor, turbo, sibling threads and emulator: what stays while one measures."""
     cpu = sys / "devices/system/cpu"
     governors = {
         _read_text(file).strip() for file in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")
@@ -172,6 +172,7 @@ def read_machine_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
         "frequency governor": shown or "not visible",
         "turbo": turbo,
         "sibling threads": smt,
+        **({EMULATED: emulator} if (emulator := find_emulator()) else {}),
     }
 
 

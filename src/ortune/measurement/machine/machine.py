@@ -6,7 +6,13 @@ import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from ortune.core.hardware.cpus import cpu_model, effective_cpus, instruction_sets
+from ortune.core.hardware.cpus import (
+    EMULATED,
+    cpu_model,
+    effective_cpus,
+    find_emulator,
+    instruction_sets,
+)
 from ortune.core.version import __version__
 
 _SETS = (
@@ -26,13 +32,17 @@ PACKAGES = tuple(_PACKAGES.split())
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what results depend on: CPU model, instruction sets, effective CPUs, system."""
-    flags = instruction_sets()
+    """Return what results depend on: CPU model, instruction sets, effective CPUs, system.
+
+    Where the CPU is emulated, by what too: times of it say nothing of a real one.
+    """
+    flags, emulator = instruction_sets(), find_emulator()
     return {
         "cpu": cpu_model() or platform.processor() or platform.machine(),
         "instruction sets": " ".join(name for name in SETS if name in flags) or "unknown",
         "effective cpus": str(effective_cpus()),
         "system": f"{platform.system()} {platform.machine()}",
+        **({EMULATED: emulator} if emulator else {}),
     }
 
 

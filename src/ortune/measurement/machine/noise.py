@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ortune.core.hardware.cpus import EMULATED
 from ortune.core.trial import Interval
 from ortune.core.wording import format_count
 from ortune.measurement.machine.counters import (
@@ -53,7 +54,7 @@ RULE = (
     "10 % on either side, the original differs from itself, over half of the runs waited for a "
     "CPU and not only for each other, over half of the pairs behind claims have no interval for "
     "it, over 10 % of the CPU quota's periods were throttled, or "
-    "over 5 % of the CPU time was stolen"
+    "over 5 % of the CPU time was stolen; always where the CPU is emulated"
 )
 
 
@@ -212,6 +213,7 @@ def judge_noise(
     ]
     if claimed:
         advice = [replace(item, severe=False) for item in advice]
+    advice += _advise_on_emulation(record)
     advice.sort(key=lambda item: not item.severe)
     return Judgement(any(item.severe for item in advice), tuple(advice))
 
@@ -306,6 +308,14 @@ def _advise_on_clocks(record: Record) -> list[Advice]:
         problem = f"the hottest sensor shows {record.celsius:.0f} C"
         advice.append(Advice(problem, "let it cool down: hot CPUs lower their clocks"))
     return advice
+
+
+def _advise_on_emulation(record: Record) -> list[Advice]:
+    emulator = record.settings.get(EMULATED)
+    if emulator is None:
+        return []
+    problem = f"the CPU is emulated by {emulator}, whose times say nothing of a real one"
+    return [Advice(problem, "measure on the machine itself", severe=True)]
 
 
 def _worst_throttle(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:

@@ -18,6 +18,7 @@ _ORDER = (
     Outcome.ROUGH,
     Outcome.LEVEL,
     Outcome.DISTURBED,
+    Outcome.EMULATED,
     Outcome.UNSCORED,
     Outcome.FAILS,
     Outcome.SLOWER,

@@ -58,6 +58,8 @@ def _judge_accuracy(study: Study) -> Iterator[Pill]:
 
 
 def _judge_machine(study: Study) -> Pill:
+    if study.job.emulated:
+        return Pill(f"times emulated by {study.job.emulated}", "bad")
     share = compute_waiting_share(study.best)
     if share > BUSY:
         return Pill(f"machine was busy: {100 * share:.0f} % of timed runs had to wait", "bad")

@@ -169,6 +169,10 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
 
 def explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
+    if study.job.emulated:
+        return (
+            f"the CPU is emulated by {study.job.emulated}, and its times say nothing of a real one"
+        )
     if study.too_noisy:
         return "the machine was too noisy to tell any plan from the original"
     if study.undecided:
@@ -199,7 +203,7 @@ def _describe_accuracy(study: Study, best: Trial) -> str:
 def _select_tone(study: Study, best: Trial) -> str:
     """Return the colour of the whole claim: good only where nothing in it is in doubt."""
     if best.key == study.baseline.key:
-        doubtful = bool(study.ending.too_noisy or study.cut_short)
+        doubtful = bool(study.job.emulated or study.ending.too_noisy or study.cut_short)
         return "warn" if doubtful or study.job.wanted.describe_excess(best) else "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
     doubtful = bool(list_doubts(study, best) or study.cut_short)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -316,7 +317,9 @@ def judge_trial(
     sure = ratio if final else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
     predicted = stats.predict_ratio(pairs, learnt)
     waited = bool(pairs) and stats.count_unusable(pairs) == len(pairs)
-    trial = replace(trial, ratio=ratio, predicted=predicted, waited=waited)
+    if emulated := context.job.emulated:
+        ratio, predicted = Interval(ratio.value, 0.0, math.inf), None
+    trial = replace(trial, ratio=ratio, predicted=predicted, waited=waited, emulated=emulated)
     return conclude_trial(trial, context.budget, context.job.workload.measure, sure)
 
 

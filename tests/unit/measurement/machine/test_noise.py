@@ -481,3 +481,10 @@ def test_readings_of_unlike_clocks_never_go_below_nothing(tmp_path: Path) -> Non
     assert between(tmp_path, after=replace(AFTER, busy_s=51.0)).other_cpus == 0.0
     assert between(tmp_path, after=replace(AFTER, total_s=400.0)).stolen is None
     assert between(tmp_path, AFTER, AFTER).ortune_cpus == 0.0
+
+
+def test_an_emulated_cpu_gives_no_verdict_beside_a_claim_either() -> None:
+    emulated = replace(QUIET, settings={"emulated by": "qemu-aarch64"})
+    judged = noise.judge_noise(emulated, claimed=True)
+    assert judged.too_noisy and "emulated by qemu-aarch64" in str(judged.advice[0])
+    assert emulated.format_readings()["emulated by"] == "qemu-aarch64"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ortune.core import wording as say
 from ortune.core.section import Pill
@@ -16,7 +16,10 @@ have gone one way (``docs/measuring.md``)."""
 
 def list_doubts(study: Study, best: Trial) -> list[str]:
     """Say what of the speed is in doubt."""
-    doubts, advice = [], f": {study.advice[0]}" if study.advice else ""
+    doubts = list(describe_emulation(study))
+    advice = f": {study.advice[0]}" if study.advice else ""
+    if doubts:
+        return doubts
     if study.too_noisy:
         doubts.append(f"The machine was too noisy for a verdict{advice}.")
     elif study.ending.too_noisy:
@@ -31,6 +34,12 @@ def list_doubts(study: Study, best: Trial) -> list[str]:
     if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
         doubts.append("Repeat measurements may show no speed-up.")
     return doubts
+
+
+def describe_emulation(study: Study) -> Iterator[str]:
+    """Say that the times are those of an emulator, if they are."""
+    if emulator := study.job.emulated:
+        yield f"Times are emulated ({emulator}): no speed-up is claimed. Time plans on a real CPU."
 
 
 def compute_waiting_share(trial: Trial) -> float:
