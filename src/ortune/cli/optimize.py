@@ -165,6 +165,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
             _serialize_batch(batch_row, study) for batch_row in rows(study) if study.batches
         ],
         "max_latency": study.ending.max_latency,
+        "machines": [_serialize_machine(name, there) for name, there in study.machines.items()],
         "trials": [serialize_trial(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
@@ -205,6 +206,18 @@ def _serialize_batch(batch_row: BatchRow, study: Study) -> dict[str, object]:
         batch_row.tail + "_ns": batch_row.tail_ns,
         "per_second": batch_row.per_second,
         "within": None if limit is None else batch_row.within(limit),
+    }
+
+
+def _serialize_machine(name: str, there: Study) -> dict[str, object]:
+    """Return what became of the finalists on another machine."""
+    return {
+        "name": name,
+        "machine": there.job.machine,
+        "versions": there.job.versions,
+        "best": there.best.key,
+        "improved": there.best is not there.baseline,
+        "trials": [serialize_trial(trial, there) for trial in there.trials],
     }
 
 
@@ -249,7 +262,7 @@ def print_study(study: Study, page: Path) -> None:
     from ortune.reporting.terminal import make_renderables
 
     parts = gather_parts(study, terminal=True)
-    answers = [part for part in parts if part.name in ("batches", "budgets")]
+    answers = [part for part in parts if part.name in ("batches", "budgets", "machines")]
     more = parts if is_verbose() else answers
     output.print_items(*make_renderables(more), StudyEnding(study, page))
 

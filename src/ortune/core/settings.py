@@ -61,7 +61,7 @@ def read_settings(
             refuse_key(unknown[0])
         fix = suggest_names(unknown[0], sorted(allowed))
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
-    if values.get("executor", "local") != "local":
+    if values.get("executor", "local") != "local" or values.get("devices"):
         raise OrtuneError(f"{path} asks for an executor, which connects to machines", fix=_TYPED)
     if values.get("cache"):
         raise OrtuneError(f"{path} asks for a cache, which is read and written", fix=_TYPED)

@@ -155,6 +155,8 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     Attributes:
         trials: The original first; plans that change nothing are left out.
         batches: Batch -> trials of the leading plans at that batch, the original first.
+        machines: Name -> the finalists and the original on another machine, built here; what was
+            scored here is scored there where answers differ alone.
         step: The step of the budget by which its trials are judged, 0 for the strictest.
     """
 
@@ -163,6 +165,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     trials: tuple[Trial, ...]
     ending: Ending = Ending()
     batches: Mapping[int, tuple[Trial, ...]] = field(default_factory=dict)
+    machines: Mapping[str, Study] = field(default_factory=dict)
     step: int = 0
 
     def summary(self) -> Mapping[str, object]:

@@ -30,14 +30,15 @@ from ortune.search.experiment.ledger import Ledger, count_looked_at
 
 
 @dataclass
-class BatchTrials:
-    """One batch: the trials so far, and how plans become more of them.
+class PlacedTrials:
+    """One batch or machine: the trials so far, and how plans become more of them.
 
     Attributes:
+        place: Which, in words.
         searched: Trials of the search, whose scores were looked at before.
     """
 
-    batch: int
+    place: str
     context: Context
     ledger: Ledger
     pair_seconds: float
@@ -49,14 +50,14 @@ class BatchTrials:
 
     @contextmanager
     def start_original(self) -> Iterator[tuple[Worker, StartupTimes]]:
-        """Start the original. Raises WorkerFailed: it does not run at this batch."""
+        """Start the original. Raises WorkerFailed: it does not run there."""
         context = self.context
         baseline = context.job.baseline
         with measure.start_worker(context, context.models, baseline, "baseline") as worker:
             yield worker, wait_until_ready(worker)
 
     def time_original(self, trial: Trial, live: Worker) -> None:
-        """Time the original against itself: what this batch calls equal."""
+        """Time the original against itself: what is equal there."""
         with self.start_original() as (worker, started):
             pair = time_pair(live, worker, self._effort)
         measurement = measure.make_measurement(started, [pair])
@@ -71,7 +72,7 @@ class BatchTrials:
         Raises:
             OrtuneError: Its model cannot be built any more.
         """
-        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
+        self.sink(TrialStarted(trial.plan, self.place))
         seen = measure.measure_plan(
             self.context,
             trial.key,
@@ -94,7 +95,7 @@ class BatchTrials:
         Raises:
             OrtuneError: Its model cannot be built any more.
         """
-        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
+        self.sink(TrialStarted(trial.plan, self.place))
         files = build_all(self.context, trial.plan, self.sink)
         learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
         plans = count_looked_at((*self.searched, *self.ledger.trials))
@@ -108,6 +109,7 @@ class BatchTrials:
             sink=self.sink,
             learnt=learnt,
             former_scores=scores,
+            kept=False,
         )
         return self._record_trial(replace(final, stage=trial.stage, proposed=trial.proposed))
 
@@ -115,7 +117,7 @@ class BatchTrials:
         self.ledger.append(trial)
         summary = trial.why if trial.ratio is None else describe_speedup(trial.shown_ratio)
         name = label_plan(trial.plan, Plan(AS_IS, self.context.job.baseline))
-        self.sink(Note(f"batch {self.batch}: {name}: {summary}"))
+        self.sink(Note(f"{self.place}: {name}: {summary}"))
         return trial
 
 
@@ -198,19 +200,21 @@ class Sweep:
             at_batch for at_batch in timed if not self._confirm_leader(at_batch, rival=True)
         ]
         if unsure:
-            sizes = ", ".join(map(str, sorted({at_batch.batch for at_batch in unsure})))
+            sizes = ", ".join(
+                map(str, sorted({at_batch.context.job.workload.batch for at_batch in unsure}))
+            )
             self._add_note(f"out of time, not re-measured: the fastest plans at batch {sizes}")
 
-    def _open_batch(self, batch: int) -> BatchTrials:
+    def _open_batch(self, batch: int) -> PlacedTrials:
         root = self.context.root / "batches" / str(batch)
         root.mkdir(parents=True, exist_ok=True)
         workload = replace(self.context.job.workload, batch=batch)
         context = replace(self.context, job=replace(self.context.job, workload=workload))
         ledger = Ledger(root)
         ledger.set_aside(lambda trial: trial.interruption is not None)
-        return BatchTrials(batch, context, ledger, self.pair_seconds, self.sink)
+        return PlacedTrials(f"batch {batch}", context, ledger, self.pair_seconds, self.sink)
 
-    def _time_plans(self, at_batch: BatchTrials, plans: Sequence[Trial]) -> bool:
+    def _time_plans(self, at_batch: PlacedTrials, plans: Sequence[Trial]) -> bool:
         """Time the original and the plans once; say whether any plan could be timed."""
         pending = [t for t in plans if at_batch.ledger.find(t.key, "search") is None]
         if pending and not self._is_out_of_time(at_batch, pending):
@@ -229,18 +233,18 @@ class Sweep:
                         self._scores[trial.key] = seen.scores
             except WorkerFailed as error:
                 why = error.failure.reason
-                self._add_note(f"the original does not run at batch {at_batch.batch}: {why}")
+                self._add_note(f"the original does not run at {at_batch.place}: {why}")
         return len(at_batch.ledger.trials) > 1
 
-    def _is_out_of_time(self, at_batch: BatchTrials, pending: Sequence[Trial]) -> bool:
+    def _is_out_of_time(self, at_batch: PlacedTrials, pending: Sequence[Trial]) -> bool:
         """Whether there is no time to look at one more plan; it is noted."""
         if self._has_time_for("look"):
             return False
         plans = format_count(len(pending), "plan")
-        self._add_note(f"out of time, not timed at batch {at_batch.batch}: {plans}")
+        self._add_note(f"out of time, not timed at {at_batch.place}: {plans}")
         return True
 
-    def _confirm_leader(self, at_batch: BatchTrials, *, rival: bool) -> bool:
+    def _confirm_leader(self, at_batch: PlacedTrials, *, rival: bool) -> bool:
         """Re-measure in fresh pairs who leads at a batch, or who leads at the search's own.
 
         A rival is what the leader must be apart from, for it to be said that they cross.
@@ -267,9 +271,7 @@ class Sweep:
             with self._track_duration("confirm"):
                 at_batch.confirm_plan(lead)
         except BaselineFailed as error:
-            self._add_note(
-                f"the original failed at batch {at_batch.batch}: {error.failure.reason}"
-            )
+            self._add_note(f"the original failed at {at_batch.place}: {error.failure.reason}")
         return True
 
     def _has_time_for(self, kind: str) -> bool:

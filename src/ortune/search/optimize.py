@@ -42,7 +42,7 @@ from ortune.measurement.devices import find_claim
 from ortune.measurement.executors import open_executor
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
-from ortune.search import by_batch, from_torch
+from ortune.search import by_batch, by_machine, from_torch
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import golden
 from ortune.search.experiment.context import Context
@@ -67,7 +67,7 @@ from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spell_on
 
-_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle", "executor", "cache")
+_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle", "executor", "cache", "devices")
 """What a settings file does not repeat."""
 
 
@@ -203,12 +203,15 @@ def _search(
     began: float,
 ) -> Study:
     """Search and finish; an interrupt leaves the study of what was found so far."""
-    kept = request.time * by_batch.SHARE * bool(request.batches)
+    shares = by_batch.SHARE * bool(request.batches) + by_machine.SHARE * bool(request.devices)
+    kept = request.time * shares
     aim = Aim(request.time - kept, began, request.target_speedup, request.strict, monotonic, kept)
     try:
         run_search(context, explore, Adaptive(), aim, request.sink)
         if request.batches:
             _time_batches(context, request, replace(aim, seconds=request.time, afterwards=0.0))
+        if request.devices:
+            _time_on_machines(context, request)
         if rows and read_study(context.root).finished != "interrupted":
             from_torch.compare_module(context, rows, request.sink)
         return _write_samples(context, request.sink)
@@ -321,6 +324,17 @@ def _time_batches(context: Context, request: Optimize, aim: Aim) -> None:
         finished = "interrupted"
     ending = replace(study.ending, finished=finished, max_latency=request.max_latency)
     write_ending(context.root, replace(ending, notes=(*ending.notes, *sweep.notes)))
+
+
+def _time_on_machines(context: Context, request: Optimize) -> None:
+    """Time the finalists of a search on the other machines that were asked for."""
+    study = read_study(context.root)
+    if study.finished == "interrupted" or request.devices is None:
+        return
+    visit = by_machine.Visit(context, study, request.time * by_machine.SHARE, request.sink)
+    visit.run(request.devices)
+    notes = (*study.ending.notes, *visit.notes)
+    write_ending(context.root, replace(study.ending, notes=notes))
 
 
 def explore_space(

@@ -57,6 +57,8 @@ class Optimize(ModuleRequest, ExperimentRequest):
             other. Without it the report says what would be gained.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
+        devices: After the search, time the finalists on these machines too, ssh:FILE.toml (all of
+            them) or ssh:FILE.toml#DEVICE, and name the best plan on each.
         executor: Where plans are timed: local, ssh:FILE.toml#DEVICE, or ray[://HOST:PORT][#KIND].
         cache: Folder or s3://BUCKET/FOLDER in which a team shares builds, ranges and, between
             similar machines, measurements.
@@ -93,6 +95,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
     max_latency: OptionalDuration = OptionalDuration(None)
     fixed_shapes: bool = False
     regions: Annotated[bool, Option(hidden=True)] = True
+    devices: Annotated[str | None, Option("WHERE")] = None
     executor: Annotated[str, Option("WHERE")] = "local"
     cache: Annotated[str | None, Option("DIR|URL")] = None
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"

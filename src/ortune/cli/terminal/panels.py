@@ -36,9 +36,9 @@ _WORDS = {
     "Server": "host http-port grpc-port http grpc protocol serve instances max-batch"
     " max-delay-us preferred max-queue drain watch explicit model",
     "Access": "token-file tls-cert tls-key ca max-body allow-custom-ops require-signature sign",
-    "Result": "out prefer max-size max-memory portable batches max-latency fixed-shapes plan"
-    " preprocess per-backend unconfirmed for original compiled licence plot markdown page list"
-    " no-samples node tensorrt-cache tensorrt-version",
+    "Result": "out prefer max-size max-memory portable batches max-latency devices fixed-shapes"
+    " plan preprocess per-backend unconfirmed for original compiled licence plot markdown page"
+    " list no-samples node tensorrt-cache tensorrt-version",
 }
 _PLACES = {
     f"--{word}": (panel, place)

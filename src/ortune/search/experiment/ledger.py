@@ -1,7 +1,8 @@
 """The search's memory: one JSON line a trial, append only, safe to kill and resume.
 
 RUN/header.json says what was asked, RUN/ledger.jsonl holds the trials, RUN/ending.json what was
-concluded; RUN/batches/N/ledger.jsonl has the trials at other batches. A line without its newline
+concluded; RUN/batches/N/ledger.jsonl has the trials at other batches, and RUN/machines/NAME is a
+run of its own, of the finalists on another machine. A line without its newline
 was being written when the process died: it is cut off. A later line of the same key and part
 replaces the former: it was concluded again by what the run learnt since.
 """
@@ -398,6 +399,12 @@ def read_study(root: str | Path) -> Study:
             may not.
     """
     root = Path(root)
+    study = _read_run(root)
+    machines = {name: _read_run(folder) for name, folder in _list_machines(root).items()}
+    return replace(study, machines=machines)
+
+
+def _read_run(root: Path) -> Study:
     header = read_header(root)
     trials = _read_trials(root / _LEDGER)
     if header is None or not trials:
@@ -416,6 +423,12 @@ def read_study(root: str | Path) -> Study:
         ending,
         {b: batch_trials for b, batch_trials in timed.items() if batch_trials},
     )
+
+
+def _list_machines(root: Path) -> dict[str, Path]:
+    """Return the folders of other machines on which finalists of a run were timed, by name."""
+    files = sorted(root.glob("machines/*/ledger.jsonl"))
+    return {path.parent.name: path.parent for path in files if _read_lines(path)}
 
 
 def disable_imports(job: Job, trials: Iterable[Trial]) -> Job:

@@ -115,6 +115,7 @@ def measure_finalist(
     plans: int = 1,
     chosen_by_samples: bool = False,
     former_scores: tuple[Score, ...] = (),
+    kept: bool = True,
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 
@@ -126,6 +127,7 @@ def measure_finalist(
         plans: How many were looked at so far.
         chosen_by_samples: The search's samples designed it: the held-out ones alone count.
         former_scores: Scores that stand: none are taken.
+        kept: Its kernels and the scores of each sample are kept, for a report.
     """
     began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
     timed: list[Pair] = []
@@ -154,9 +156,10 @@ def measure_finalist(
                         *parts,
                         run_ns=quick,
                         plans=plans,
-                        keep_as=trial.key,
+                        keep_as=trial.key if kept else "",
                     )
-                    blank = _profile_finalist(context, blank, files, fresh_pair)
+                    if kept:
+                        blank = _profile_finalist(context, blank, files, fresh_pair)
                 timed.append(fresh_pair.pair)
                 if len(timed) >= stats.FEWEST_PAIRS and is_enough(
                     stats.claim_ratio(timed, learnt)

@@ -39,6 +39,7 @@ SECTIONS = (
     "front",
     "history",
     "machine",
+    "machines",
     "next-steps",
     "noise",
     "notes",
