@@ -87,7 +87,7 @@ def test_a_search_ends_and_claims_no_speed_up(
 ) -> None:
     DigitCnn().write(tmp_path)
     with np.load(tmp_path / "data" / "digits.npz") as digits:
-        np.savez(tmp_path / "digits.npz", **{name: digits[name][:300] for name in digits})
+        np.savez(tmp_path / "digits.npz", **{name: digits[name][:100] for name in digits})
     words = ["optimize", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "digits.npz")]
     words += ["--on", "cpu", "--time", "60s", "--executor", executor, "-o", str(tmp_path / "run")]
     assert main([*words, "--json"]) == 0

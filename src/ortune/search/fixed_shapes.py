@@ -84,6 +84,9 @@ def note_fixed_shapes(
         return
     plan = Plan(AS_IS, space.baseline) if winner is None else winner.plan
     advice = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
+    if attempts.context.job.emulated:
+        attempts.add_note(f"{advice}; its gain cannot be measured (the CPU is emulated)")
+        return
     cost = winner.seconds if winner is not None else 0.0
     if remaining_s <= max(_SHARE * cost, 3 * attempts.pair_seconds):
         attempts.add_note(f"{advice}; its gain was not measured (out of time)")
