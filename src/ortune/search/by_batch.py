@@ -61,7 +61,8 @@ class PlacedTrials:
         with self.start_original() as (worker, started):
             pair = time_pair(live, worker, self._effort)
         measurement = measure.make_measurement(started, [pair])
-        self._record_trial(replace(trial, measurement=measurement, ratio=Interval(1.0, 1.0, 1.0)))
+        equal, emulated = Interval(1.0, 1.0, 1.0), self.context.job.emulated
+        self._record_trial(replace(trial, measurement=measurement, ratio=equal, emulated=emulated))
 
     def time_plan(self, trial: Trial, live: Worker) -> Trial:
         """Time a plan in one pair; whatever happens is a trial.

@@ -106,6 +106,7 @@ class Attempts:
                 artefact="",
                 why=why,
                 stage="baseline",
+                emulated=self.context.job.emulated,
             )
         )
 
