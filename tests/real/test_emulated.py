@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -94,6 +95,8 @@ def test_a_search_ends_and_claims_no_speed_up(
     told = json.loads(capsys.readouterr().out)
     assert told["machine"]["emulated by"] == "qemu-aarch64" and not told["improved"]
     assert all(trial["ratio"] is None for trial in told["trials"])
+    spoken = [*told["notes"], *(t["proposed"] + t["why"] for t in told["trials"])]
+    assert not [text for text in spoken if re.search(r"\d(\.\d+)?x ", text)]
     study = read_study(tmp_path / "run")
     assert study.finished in ("done", "time") and study.best is study.baseline
     outcomes = {classify_outcome(trial) for trial in study.final}

@@ -401,7 +401,7 @@ def _with_proposal(trial: Trial, proposal: Proposal) -> Trial:
     return replace(
         trial,
         stage=proposal.stage,
-        proposed=proposal.why,
+        proposed="" if trial.emulated else proposal.why,
         neighbour_of=proposal.neighbour_of,
         effort=proposal.effort,
     )

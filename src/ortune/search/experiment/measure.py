@@ -322,6 +322,7 @@ def judge_trial(
     waited = bool(pairs) and stats.count_unusable(pairs) == len(pairs)
     if emulated := context.job.emulated:
         ratio, predicted = Interval(ratio.value, 0.0, math.inf), None
+        trial = replace(trial, stopped="stopped early" if trial.stopped else "")
     trial = replace(trial, ratio=ratio, predicted=predicted, waited=waited, emulated=emulated)
     return conclude_trial(trial, context.budget, context.job.workload.measure, sure)
 
