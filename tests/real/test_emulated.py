@@ -74,6 +74,15 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.terminate()
 
 
+def write_search(folder: Path, on: str, seconds: str) -> list[str]:
+    """Write a model and 100 labelled samples; return the command that searches."""
+    DigitCnn().write(folder)
+    with np.load(folder / "data" / "digits.npz") as digits:
+        np.savez(folder / "digits.npz", **{name: digits[name][:100] for name in digits})
+    words = ["optimize", str(folder / "model.onnx"), "--data", str(folder / "digits.npz")]
+    return [*words, "--on", on, "--time", seconds, "-o", str(folder / "run")]
+
+
 def test_doctor_says_that_it_is_emulated(
     executor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,11 +95,7 @@ def test_doctor_says_that_it_is_emulated(
 def test_a_search_ends_and_claims_no_speed_up(
     executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    DigitCnn().write(tmp_path)
-    with np.load(tmp_path / "data" / "digits.npz") as digits:
-        np.savez(tmp_path / "digits.npz", **{name: digits[name][:100] for name in digits})
-    words = ["optimize", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "digits.npz")]
-    words += ["--on", "cpu", "--time", "60s", "--executor", executor, "-o", str(tmp_path / "run")]
+    words = [*write_search(tmp_path, "cpu", "60s"), "--executor", executor]
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["machine"]["emulated by"] == "qemu-aarch64" and not told["improved"]
@@ -105,3 +110,19 @@ def test_a_search_ends_and_claims_no_speed_up(
     assert "imes are emulated (qemu-aarch64)" in (tmp_path / "run" / "report.html").read_text()
     assert main(["explain", str(tmp_path / "run")]) == 0
     assert "x as fast" not in capsys.readouterr().out
+
+
+def test_one_search_says_what_is_best_here_and_nothing_of_an_emulated_machine(
+    executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = write_search(tmp_path, "cpu(threads=1)", "30s")
+    assert main([*words, "--devices", executor, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (there,) = told["machines"]
+    assert (
+        there["machine"]["emulated by"] == "qemu-aarch64" and "emulated by" not in told["machine"]
+    )
+    timed = [trial for trial in there["trials"] if trial["part"] == "final"]
+    assert timed and all(trial["scores"] and trial["ratio"] is None for trial in timed)
+    assert not there["improved"]
+    assert "nothing is best: times are emulated" in (tmp_path / "run" / "report.html").read_text()
