@@ -318,7 +318,7 @@ def judge_trial(
         stats.claim_ratio(pairs, learnt) if final else stats.latency_ratio(pairs, learnt=learnt)
     )
     sure = ratio if final else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
-    predicted = stats.predict_ratio(pairs, learnt)
+    predicted: Interval | None = stats.predict_ratio(pairs, learnt)
     waited = bool(pairs) and stats.count_unusable(pairs) == len(pairs)
     if emulated := context.job.emulated:
         ratio, predicted = Interval(ratio.value, 0.0, math.inf), None
