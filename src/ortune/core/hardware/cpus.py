@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -25,8 +24,6 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
 _TASKS = Path("/proc/self/task")
 EMULATED = "emulated by"
 """What a machine's description calls the emulator of its CPU; a real CPU has none."""
-_ELF, _ARCHITECTURE = b"\x7fELF", slice(18, 20)
-"""What an executable of Linux begins with, and where it says for which CPU it was built."""
 
 
 def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> int:
@@ -81,31 +78,17 @@ def cpu_model() -> str:
 
 
 @cache
-def find_emulator(proc: Path = Path("/proc"), python: Path = Path(sys.executable)) -> str:
+def find_emulator(proc: Path = Path("/proc")) -> str:
     """Return what emulates the CPU for this process, such as ``qemu-aarch64``; else empty.
 
     A user-mode emulator answers for ``uname``, ``/proc/cpuinfo`` and ``/proc/self``, but not for
-    ``/proc/thread-self``: there it is itself the program that runs, built for another CPU than
-    this Python.
-
-    Args:
-        python: The interpreter that runs.
+    ``/proc/thread-self``: there it is itself the program that runs.
     """
-    link = proc / "thread-self/exe"
     try:
-        runs = link.readlink()
-        heads = [_read_head(link), _read_head(python)]
-        hidden = runs != (proc / "self/exe").readlink()
+        program = (proc / "thread-self/exe").readlink()
+        return "" if program == (proc / "self/exe").readlink() else program.name
     except OSError:
         return ""
-    native = all(head.startswith(_ELF) for head in heads)
-    other = native and heads[0][_ARCHITECTURE] != heads[1][_ARCHITECTURE]
-    return runs.name if hidden or other else ""
-
-
-def _read_head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_ARCHITECTURE.stop)
 
 
 CPUINFO = Path("/proc/cpuinfo")

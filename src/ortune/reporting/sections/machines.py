@@ -52,8 +52,8 @@ class MachinesSection(Section):
 def _describe_best(name: str, there: Study) -> Text:
     cpu = there.job.machine.get("cpu", "")
     if there.job.emulated:
-        what = f"nothing is best: times are emulated ({there.job.emulated})"
-        return Text(f"On {name} ({cpu}) {what}.", "warn")
+        verdict = f"nothing is best: times are emulated ({there.job.emulated})"
+        return Text(f"On {name} ({cpu}) {verdict}.", "warn")
     best = there.best
     if best.key == there.baseline.key:
         return Text(f"On {name} ({cpu}) no plan is told to be faster than the original.")
@@ -68,17 +68,17 @@ def _describe_original(there: Study) -> str:
 
 def _describe_plan(study: Study, trial: Trial, there: Study) -> str:
     """Say how fast a plan is on a machine, that it is best there, and what it scores if scored."""
-    found = there.find(trial.key)
-    if found is None or found.part != "final":
+    trial_there = there.find(trial.key)
+    if trial_there is None or trial_there.part != "final":
         return "not timed"
-    if found.measurement is None:
-        return found.why or "failed"
-    cell = say.describe_speedup(found.shown_ratio)
+    if trial_there.measurement is None:
+        return trial_there.why or "failed"
+    cell = say.describe_speedup(trial_there.shown_ratio)
     if there.job.emulated:
-        cell = f"{say.format_milliseconds(say.latency_ns(there, found))} ms, emulated"
-    if found.key == there.best.key:
+        cell = f"{say.format_milliseconds(say.latency_ns(there, trial_there))} ms, emulated"
+    if trial_there.key == there.best.key:
         cell += ", best"
-    scores = [one.score.value for one in (found, trial) if one.score]
+    scores = [t.score.value for t in (trial_there, trial) if t.score]
     if there is not study and len(set(scores)) > 1:
-        cell += f", scored there: {scores[0]:.5g}, {say.describe_verdict(found)}"
+        cell += f", scored there: {scores[0]:.5g}, {say.describe_verdict(trial_there)}"
     return cell

@@ -139,11 +139,7 @@ def measure_finalist(
         effort,
         lambda partial_pair, done: sink(Timing(partial_pair, done)),
     )
-    parts = context.evaluation_parts()
-    if chosen_by_samples:
-        parts = tuple(replace(part, different=part.proof) for part in parts)
-    if not provable:
-        parts = tuple(replace(part, proof=()) for part in parts)
+    parts = _list_final_parts(context, provable=provable, chosen_by_samples=chosen_by_samples)
     try:
         with closing(fresh):
             for fresh_pair in fresh:
@@ -185,6 +181,15 @@ def measure_finalist(
         began=began,
         learnt=learnt,
     )
+
+
+def _list_final_parts(
+    context: Context, *, provable: bool, chosen_by_samples: bool
+) -> tuple[ScoredPart, ...]:
+    parts = context.evaluation_parts()
+    if chosen_by_samples:
+        parts = tuple(replace(part, different=part.proof) for part in parts)
+    return parts if provable else tuple(replace(part, proof=()) for part in parts)
 
 
 def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePair) -> Trial:
