@@ -1,4 +1,8 @@
-"""After a search: the leading plans at other batches, timed beside the original at each."""
+"""After a search: leading plans at other batches, finalists on other machines, each timed there.
+
+They are timed in turns with the original, and confirmed in fresh pairs. What is timed on a machine
+was built and scored once, where the search took place.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,47 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink, TrialStarted
 from ortune.core.facts import Facts
 from ortune.core.plan_label import label_plan
 from ortune.core.step import AS_IS
-from ortune.core.study import Study
+from ortune.core.study import Ending, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial
 from ortune.core.wording import describe_speedup, format_count
+from ortune.data import stream
 from ortune.data.batches import check_batch
 from ortune.measurement.accuracy import decide_likely
-from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.devices import Device, LinkLost, open_device
+from ortune.measurement.executors import open_devices
+from ortune.measurement.process import (
+    Worker,
+    WorkerFailed,
+    compute_outputs,
+    require_backend,
+    single_model_job,
+)
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.batch_rows import read_search_batch
 from ortune.search.compare import is_clearly_faster, select_finalists
-from ortune.search.experiment import measure
+from ortune.search.experiment import golden, measure
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.ledger import Ledger, count_looked_at
+from ortune.search.experiment.keys import describe_difference
+from ortune.search.experiment.ledger import (
+    Ledger,
+    count_looked_at,
+    read_header,
+    write_ending,
+    write_header,
+)
+from ortune.search.recipe.compare import compute_snr_db
 
 
 @dataclass
@@ -122,12 +146,17 @@ class PlacedTrials:
         return trial
 
 
-SHARE = 0.3
-"""Of the time: what the batches get; the search has the rest."""
+_SHARE = 0.3
+"""Of the time: what the batches get, and what the other machines get; the search has the rest."""
 LEADERS = 4
 """Plans that are timed at every batch beside the original, each another recipe or backend."""
 _FIRST = 2
 """Of these, timed at all batches before the others are at any."""
+
+
+def compute_share(batches: Sequence[int], devices: str | None) -> float:
+    """Return the share of the time that other batches and machines get."""
+    return _SHARE * bool(batches) + _SHARE * bool(devices)
 
 
 def validate_batches(
@@ -288,3 +317,105 @@ class Sweep:
         if text not in self.notes:
             self.notes.append(text)
             self.sink(Note(text))
+
+
+_PATIENCE_S = 300.0
+"""That a request to another machine may take: how fast it is nobody knows."""
+_ALIKE_DB = 40.0
+"""Answers this near to those that were scored have their scores (as golden samples have)."""
+
+
+@dataclass
+class Visit:
+    """Times finalists on machines in turns with the original, each machine by itself.
+
+    Attributes:
+        seconds: For all machines together.
+        notes: What went wrong, a line a machine.
+    """
+
+    context: Context
+    study: Study
+    seconds: float
+    sink: Sink
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, executor: str) -> None:
+        """Time what was accepted here; a machine that is not reached is a note."""
+        plans = [trial for trial in self.study.final if self.study.accepts(trial)]
+        golden.write_inputs(self.context)
+        for trial in plans:
+            golden.ensure_outputs(self.study, trial)
+        with open_devices(executor) as devices:
+            turns = len(devices) * max(1, len(plans)) * stats.PAIRS
+            pair_seconds = min(4.0, max(0.5, self.seconds / turns))
+            for device in devices:
+                if device.name == self.context.job.environment:
+                    continue  # the search was made there
+                try:
+                    with open_device(device) as environment:
+                        self._visit(device, environment, plans, pair_seconds)
+                except (LinkLost, WorkerFailed, OrtuneError) as error:
+                    self.notes.append(f"on {device.name}: {str(error).splitlines()[0]}")
+                    self.sink(Note(self.notes[-1], warning=True))
+
+    def _visit(
+        self, device: Device, environment: str, plans: list[Trial], pair_seconds: float
+    ) -> None:
+        context, root = self.context, self.context.root / "machines" / device.name
+        offer = require_backend(context.job.baseline, environment)
+        job = replace(
+            context.job,
+            environment=environment,
+            on="",
+            machine=offer.machine,
+            versions=offer.versions,
+        )
+        former = read_header(root)
+        if former is not None and (changed := describe_difference(former.job, job)):
+            raise BadSettings(
+                f"{root} holds times of another machine: {changed}", fix="remove that folder"
+            )
+        root.mkdir(parents=True, exist_ok=True)
+        write_header(root, replace(self.study.header, job=job))
+        ledger = Ledger(root)
+        ledger.set_aside(lambda trial: trial.interruption is not None)
+        there = replace(
+            context, job=job, deadlines=Deadlines(), timeout_s=_PATIENCE_S, shared=None, ahead=None
+        )
+        name = f"on {device.name}"
+        placed = PlacedTrials(name, there, ledger, pair_seconds, self.sink, self.study.trials)
+        if not ledger.trials:
+            with placed.start_original() as (live, _):
+                placed.time_original(self.study.baseline, live)
+        for trial in plans:
+            if ledger.find(trial.key, "final") is None:
+                alike = self._answers_alike(trial, environment, root)
+                placed.confirm_plan(trial if alike else replace(trial, scores=()))
+        write_ending(root, Ending(finished="done", strict=self.study.strict))
+
+    def _answers_alike(self, trial: Trial, environment: str, folder: Path) -> bool:
+        """Whether a plan answers there as where it was scored; where not, it is scored there.
+
+        One that does not run there has nothing to be scored: timing it tells why.
+        """
+        root = self.context.root
+        for name, source in self.study.models.items():
+            inputs = golden.inputs_path(root, name)
+            expected = list(stream.Stream(golden.outputs_path(root, name, trial)))
+            expected = expected[: len(stream.Stream(inputs))]
+            model = golden.find_built_model(root, trial, Path(source))
+            job = single_model_job(
+                model, trial.plan.backend, inputs, folder, "golden", environment=environment
+            )
+            path = folder / f"{name or 'model'}.{trial.key}.stream"
+            try:
+                actual = list(compute_outputs(job, range(len(expected)), path))
+            except WorkerFailed:
+                continue
+            finally:
+                path.unlink(missing_ok=True)
+            if compute_snr_db(expected, actual) < _ALIKE_DB:
+                self.sink(Note(f"{trial.key[:8]} answers otherwise there: it is scored there"))
+                return False
+        return True

@@ -39,10 +39,10 @@ from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
 from ortune.measurement.devices import find_claim
-from ortune.measurement.executors import open_executor
+from ortune.measurement.executors import open_devices, open_executor
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
-from ortune.search import by_batch, by_machine, from_torch
+from ortune.search import by_batch, from_torch
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import golden
 from ortune.search.experiment.context import Context
@@ -82,6 +82,9 @@ def run_once(request: Optimize) -> Study:
 
 
 def _run(request: Optimize, again: bool) -> Study:
+    if request.devices:
+        with open_devices(request.devices):
+            pass  # a name that is wrong is told before the search
     with open_executor(request.executor) as environment:
         return _run_in(environment, request, again)
 
@@ -100,7 +103,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
     baseline, root = experiment.baseline, Path(request.out)
     backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
-    if environment != HERE:
+    if environment != HERE or request.devices:
         _require_no_code(experiment, backends)
     make_folder(root)
     rows: tuple[Backend, ...] = ()
@@ -203,8 +206,7 @@ def _search(
     began: float,
 ) -> Study:
     """Search and finish; an interrupt leaves the study of what was found so far."""
-    shares = by_batch.SHARE * bool(request.batches) + by_machine.SHARE * bool(request.devices)
-    kept = request.time * shares
+    kept = request.time * by_batch.compute_share(request.batches, request.devices)
     aim = Aim(request.time - kept, began, request.target_speedup, request.strict, monotonic, kept)
     try:
         run_search(context, explore, Adaptive(), aim, request.sink)
@@ -265,7 +267,7 @@ def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> Non
     if names := list(filter(None, [experiment.evaluate, *stored_names])):
         raise BadSettings(
             f"{names[0]} is your own code, which does not run on a device",
-            fix="leave it out, or leave out --executor",
+            fix="leave it out, or leave out --executor and --devices",
         )
 
 
@@ -331,7 +333,8 @@ def _time_on_machines(context: Context, request: Optimize) -> None:
     study = read_study(context.root)
     if study.finished == "interrupted" or request.devices is None:
         return
-    visit = by_machine.Visit(context, study, request.time * by_machine.SHARE, request.sink)
+    seconds = request.time * by_batch.compute_share((), request.devices)
+    visit = by_batch.Visit(context, study, seconds, request.sink)
     visit.run(request.devices)
     notes = (*study.ending.notes, *visit.notes)
     write_ending(context.root, replace(study.ending, notes=notes))
