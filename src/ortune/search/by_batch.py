@@ -1,4 +1,4 @@
-"""After a search: leading plans at other batches, finalists on other machines, each timed there.
+"""After a search: leading plans at other batches, and finalists on other machines.
 
 They are timed in turns with the original, and confirmed in fresh pairs. What is timed on a machine
 was built and scored once, where the search took place.
