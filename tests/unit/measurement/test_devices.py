@@ -210,9 +210,15 @@ def test_what_names_no_executor_and_what_may_not(tmp_path: Path) -> None:
     settings.write_text(f'executor = "ssh:{path}#b"')
     with pytest.raises(OrtuneError, match="connects to machines"):
         read_settings(settings, ["executor"])
+    settings.write_text(f'devices = "ssh:{path}"')
+    with pytest.raises(OrtuneError, match="connects to machines"):
+        read_settings(settings, ["devices"])
 
 
-def test_code_of_the_users_does_not_go_to_a_device(device: Device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["executor", "devices"])
+def test_code_of_the_users_does_not_go_to_a_device(
+    device: Device, tmp_path: Path, option: str
+) -> None:
     path = tmp_path / "devices.toml"
     path.write_text(f'[pi5]\nhost = "pi"\npython = "{device.python}"\nfolder = "{device.folder}"')
     (tmp_path / "mine.py").write_text("def score(run):\n    return [1.0]\n")
@@ -222,11 +228,20 @@ def test_code_of_the_users_does_not_go_to_a_device(device: Device, tmp_path: Pat
             Optimize(
                 write_model(tmp_path),
                 evaluate=function,
-                executor=f"ssh:{path}",
                 on="cpu",
                 out=tmp_path / "run",
+                **{option: f"ssh:{path}"},
             )
         )
+
+
+def test_a_wrong_name_among_devices_is_told_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "devices.toml").write_text('[pi5]\nhost = "pi"')
+    for devices_option, why in (("#pi6", "no device 'pi6'"), ("x", "cannot be read")):
+        place = f"ssh:{tmp_path / 'devices.toml'}{devices_option}"
+        with pytest.raises(BadSettings, match=why):
+            run(Optimize(tmp_path / "none.onnx", devices=place, out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_doctor_says_what_devices_offer(
