@@ -204,7 +204,7 @@ OF_THE_SYSTEM += ("cli/doctor.py", "backends/runtimes/onnxruntime/providers/plug
 PACKAGED = ("cli/main.py", "core/version.py", "reporting/html.py", "search/expectation/priors.py")
 PACKAGED += ("serving/protocol/messages.py", "core/plugins/sources.py", "data/zoo/minilm.py")
 PACKAGED += ("backends/runtimes/onnxruntime/keys.py",)
-CHECKED_BEFORE = ("graph/io/external.py", "graph/io/file.py", "graph/io/protobuf.py")
+CHECKED_BEFORE = ("graph/io/file.py", "graph/io/protobuf.py")
 """Files of a model: `file.parse_outline` and `external.list_files` let regular ones through."""
 CHECKED_BEFORE += ("backends/reference.py",)
 UNPACKED = ("bundle/engine/consent.py", "bundle/engine/external.py", "bundle/source.py")
