@@ -248,6 +248,12 @@ class SimulatedWorker:
         """End: nothing runs."""
         self.alive = False
 
+    def take_turns_with(self, other: object) -> None:
+        """Be loaded beside another: what a row records takes no memory."""
+
+    def unload(self) -> None:
+        """Give back memory: there is none."""
+
     def ask(self, do: str, *, timeout_s: float | None = None, **asked: Any) -> Mapping[str, Any]:
         """Answer after the time that it took when the row was recorded.
 

@@ -134,9 +134,10 @@ class Timed:
 
     pair_seconds = 1.0
 
-    def __init__(self, ratio: Interval | None) -> None:
+    def __init__(self, ratio: Interval | None, emulated: str = "") -> None:
         self.ratio, self.notes = ratio, list[str]()
         self.asked: list[tuple[Plan, Plan]] = []
+        self.context = SimpleNamespace(job=SimpleNamespace(emulated=emulated))
 
     def add_note(self, text: str) -> None:
         self.notes.append(text)
@@ -171,6 +172,12 @@ def test_the_original_is_folded_too() -> None:
     timed = told(SPACE, None, 60.0, Interval(1.0, 0.98, 1.02))
     assert [step.name() for step in timed.asked[0][0].recipe.steps] == ["fix-dims", "simplify"]
     assert "no gain on the original" in timed.notes[0]
+
+
+def test_on_an_emulated_cpu_nothing_is_timed() -> None:
+    timed = Timed(Interval(0.93, 0.91, 0.95), emulated="qemu-aarch64")
+    fixed_shapes.note_fixed_shapes(cast(Attempts, timed), SPACE, WINNER, 60.0)
+    assert not timed.asked and "cannot be measured (the CPU is emulated)" in timed.notes[0]
 
 
 def test_without_time_nothing_is_claimed() -> None:
