@@ -45,10 +45,11 @@ def spread_decisions(folder: Path, task: str, samples: list[str]) -> None:
     pipeline = transformers.pipeline(task, str(folder))
     model = pipeline.model
     with torch.no_grad():
-        fed = [pipeline.preprocess(one) for one in samples[:ASKED]]
-        fed = [next(iter(one)) if task == "token-classification" else one for one in fed]
-        kept = {"input_ids", "attention_mask", "token_type_ids", "pixel_values"}
-        logits = [model(**{k: v for k, v in one.items() if k in kept}).logits for one in fed]
+        if task == "image-classification":
+            fed = [pipeline.preprocess(one) for one in samples[:ASKED]]
+        else:
+            fed = [pipeline.tokenizer(one, return_tensors="pt") for one in samples[:ASKED]]
+        logits = [model(**one).logits for one in fed]
         flat = torch.cat([one.reshape(-1, one.shape[-1]) for one in logits])
         model.classifier.bias -= flat.mean(0)
     model.save_pretrained(folder)
