@@ -74,11 +74,11 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.terminate()
 
 
-def write_search(folder: Path, on: str, seconds: str) -> list[str]:
-    """Write a model and 100 labelled samples; return the command that searches."""
+def write_search(folder: Path, on: str, seconds: str, samples: int = 100) -> list[str]:
+    """Write a model and labelled samples; return the command that searches."""
     DigitCnn().write(folder)
     with np.load(folder / "data" / "digits.npz") as digits:
-        np.savez(folder / "digits.npz", **{name: digits[name][:100] for name in digits})
+        np.savez(folder / "digits.npz", **{name: digits[name][:samples] for name in digits})
     words = ["optimize", str(folder / "model.onnx"), "--data", str(folder / "digits.npz")]
     return [*words, "--on", on, "--time", seconds, "-o", str(folder / "run")]
 
@@ -115,7 +115,7 @@ def test_a_search_ends_and_claims_no_speed_up(
 def test_one_search_says_what_is_best_here_and_nothing_of_an_emulated_machine(
     executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = write_search(tmp_path, "cpu(threads=1)", "30s")
+    words = write_search(tmp_path, "cpu(threads=1)", "30s", samples=300)
     assert main([*words, "--devices", executor, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     (there,) = told["machines"]

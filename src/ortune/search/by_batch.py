@@ -343,11 +343,14 @@ class Visit:
     def run(self, executor: str) -> None:
         """Time what was accepted here; a machine that is not reached is a note."""
         plans = [trial for trial in self.study.final if self.study.accepts(trial)]
+        if not plans:
+            self._add_note("no plan was accepted, so none was timed on other machines")
+            return
         golden.write_inputs(self.context)
         for trial in plans:
             golden.ensure_outputs(self.study, trial)
         with open_devices(executor) as devices:
-            turns = len(devices) * max(1, len(plans)) * stats.PAIRS
+            turns = len(devices) * len(plans) * stats.PAIRS
             pair_seconds = min(4.0, max(0.5, self.seconds / turns))
             for device in devices:
                 if device.name == self.context.job.environment:
@@ -356,8 +359,11 @@ class Visit:
                     with open_device(device) as environment:
                         self._visit(device, environment, plans, pair_seconds)
                 except (LinkLost, WorkerFailed, OrtuneError) as error:
-                    self.notes.append(f"on {device.name}: {str(error).splitlines()[0]}")
-                    self.sink(Note(self.notes[-1], warning=True))
+                    self._add_note(f"on {device.name}: {str(error).splitlines()[0]}")
+
+    def _add_note(self, text: str) -> None:
+        self.notes.append(text)
+        self.sink(Note(text, warning=True))
 
     def _visit(
         self, device: Device, environment: str, plans: list[Trial], pair_seconds: float
