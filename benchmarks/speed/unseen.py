@@ -161,7 +161,7 @@ PACKAGED = {
     "captcha": Packaged(
         "captcha-whisperer==0.1.0",
         "captcha_whisperer/models/captcha_crnn.onnx",
-        lambda rng, _: {"image": to_batch(draw_text(rng, 60, 160))},
+        lambda rng, _: {"image": to_batch(draw_text(rng, 60, 160)[..., ::-1] * 255)},
     ),
     "ddddocr-det": Packaged(
         "ddddocr==1.6.1",
