@@ -84,6 +84,13 @@ def test_faster_is_what_lies_below_one_with_its_whole_interval(
     assert is_faster(final(PLAIN, 0.9, 0.8, high)) is expected_faster
 
 
+def test_a_finalist_of_an_emulated_cpu_is_not_handed_out() -> None:
+    one = final(PLAIN, 0.5, 0.4, 0.6)
+    assert is_eligible(one, baseline(), strict=False, goal=Goal())
+    emulated = replace(one, emulated="qemu-aarch64")
+    assert not is_eligible(emulated, baseline(), strict=False, goal=Goal())
+
+
 def test_what_was_not_timed_is_not_faster() -> None:
     untimed = replace(final(PLAIN, 0.9), ratio=None)
     assert not is_faster(untimed) and not seems_faster(untimed)
