@@ -85,17 +85,22 @@ def main() -> None:
         found = run(EVERY[name], searches, work, prepare=asked.prepare, found=asked.found)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         if found is not None:
-            write(FOUND if asked.found else RESULTS, name, found)
+            write(FOUND if asked.found else RESULTS, name, found, threads=THREADS)
 
 
-def write(path: Path, name: str, found: dict[str, Any]) -> None:
-    """Put one model's results beside the others'; machine and versions stand with each."""
+def write(path: Path, name: str, found: dict[str, Any], **about: Any) -> None:
+    """Put one model's results beside the others'; what is `about` all of them stands above.
+
+    Models of another list than this benchmark's come behind its own, in the order of their races.
+    """
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
     known[name] = found
     order = {one: at for at, one in enumerate(EVERY)}
-    ordered = dict(sorted(known.items(), key=lambda case: order[case[0].partition(",")[0]]))
-    about = {"machine": describe_machine(), "versions": package_versions(), "threads": THREADS}
-    write_results(path, about | {"cases": ordered})
+    ordered = dict(
+        sorted(known.items(), key=lambda case: order.get(case[0].partition(",")[0], len(order)))
+    )
+    machine = {"machine": describe_machine(), "versions": package_versions()}
+    write_results(path, {**machine, **about, "cases": ordered})
 
 
 def run(

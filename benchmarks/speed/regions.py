@@ -73,7 +73,7 @@ def main() -> None:
             if asked.fresh:
                 shutil.rmtree(work, ignore_errors=True)
             began = time.monotonic()
-            write(RESULTS, called, run(shape, asked.time, work))
+            write(RESULTS, called, run(shape, asked.time, work), threads=THREADS)
             print(f"{called}: {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -15,12 +15,11 @@ model once prepared.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,13 +31,12 @@ from PIL import Image, ImageDraw, ImageFont
 from tests.real import rendered
 from tests.real.samples import written
 
-from benchmarks.result_files import result_file, write_results
+from benchmarks.result_files import result_file
 from benchmarks.speed.budgets import Shape
-from benchmarks.speed.main_job import ROOT, run
+from benchmarks.speed.main_job import ROOT, run, write
 from benchmarks.speed.shapes import write as write_shape
 from ortune.core.atomic_write import open_draft
 from ortune.core.sample import locate_installed_file
-from ortune.measurement.machine.machine import describe_machine, package_versions
 
 RESULTS = result_file("unseen")
 WORK, CACHE = ROOT / "build" / "unseen", ROOT / ".cache" / "unseen"
@@ -230,14 +228,7 @@ def main() -> None:
             )  # fmt: skip
             print(f"{name}, {threads or 'all'}: {time.monotonic() - began:.0f} s", flush=True)
             if found is not None:
-                add_case(f"{name}, {threads or 'all'}", found)
-
-
-def add_case(name: str, found: Mapping[str, Any]) -> None:
-    """Put a case beside the others; machine and versions stand with each."""
-    known = json.loads(RESULTS.read_text())["cases"] if RESULTS.is_file() else {}
-    about = {"machine": describe_machine(), "versions": package_versions()}
-    write_results(RESULTS, {**about, "cases": {**known, name: dict(found)}})
+                write(RESULTS, f"{name}, {threads or 'all'}", found)
 
 
 if __name__ == "__main__":

@@ -53,33 +53,29 @@ BACKEND = '''
         @contextmanager
         def open(self, path, *, verbose=False):
             with super().open(path, verbose=verbose) as session:
-                quantized = b"QuantizeLinear" in path.read_bytes()
-                yield Doubled(session) if quantized else session
+                yield Doubled(session) if self.is_doubled(path) else session
+
+        def is_doubled(self, path):
+            return b"QuantizeLinear" in path.read_bytes()
 
 '''
 JOINING = '''
     """onnxruntime, but that a model of a single output gives the double of it."""
 
-    from contextlib import contextmanager
     from dataclasses import dataclass
 
     import onnx
-    from doubling.backends.doubling import Doubled
-    from ortune.backends.cpu import Cpu
+    from doubling.backends import doubling
 
 
     @dataclass(frozen=True)
-    class Joining(Cpu):
+    class Joining(doubling.Doubling):
         """Doubles the answer where it is the only output."""
 
         title = "Joining"
-        automatic = False
 
-        @contextmanager
-        def open(self, path, *, verbose=False):
-            alone = len(onnx.load(path, load_external_data=False).graph.output) == 1
-            with super().open(path, verbose=verbose) as session:
-                yield Doubled(session) if alone else session
+        def is_doubled(self, path):
+            return len(onnx.load(path, load_external_data=False).graph.output) == 1
 
 '''
 MISREADING = '''

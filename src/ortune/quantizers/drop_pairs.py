@@ -22,7 +22,6 @@ from ortune.quantizers.common.qdq.dequantize import (
     find_activation_pairs,
     map_activation_pairs,
 )
-from ortune.quantizers.common.qdq.runtime_rules import Treatment
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -92,7 +91,7 @@ class DropPairs(Quantizer):
                 count += dropped
             if self._writes_float:
                 count += sum(map(self._free_readers, find_activation_pairs(graph)))
-        if runtime_rules.has_rule(self.target, Treatment.BOUNDED, "Concat", "before a pair"):
+        if runtime_rules.bounds_joined(self.target):
             count += bound_joined(model)
         if not count:
             raise Refused(

@@ -32,7 +32,6 @@ from ortune.quantizers.common.qdq.prepare import (
     prepare_for_int8,
     widen_convolutions,
 )
-from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights import embeddings as tables
 from ortune.quantizers.common.weights.integer_weights import Packer
@@ -274,7 +273,7 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
-        if runtime_rules.has_rule(self.target, Treatment.BOUNDED, "Concat", "before a pair"):
+        if runtime_rules.bounds_joined(self.target):
             bound_joined(model)
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)

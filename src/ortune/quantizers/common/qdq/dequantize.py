@@ -67,15 +67,14 @@ def bound_joined(model: ir.Model) -> int:
         for node in find_activation_pairs(graph):
             source, grid = node.inputs[0], qdq.read_grid(node)
             assert source is not None and grid is not None
-            least = np.iinfo(grid.zero.dtype).min
-            if (grid.zero == least).all() or not _is_joined(source):
+            if _starts_at_zero(grid) or not _is_joined(source):
                 continue
             editor = edit.Editor(graph)
             top = editor.add_constant(f"{source.name}_top", _find_top(grid))
-            least_of = editor.make_node("Min", [source, top], name=f"{source.name}_bounded")
-            least_of.outputs[0].shape, least_of.outputs[0].type = source.shape, source.type
-            edit.insert_before(node, least_of)
-            node.replace_input_with(0, least_of.outputs[0])
+            bound = editor.make_node("Min", [source, top], name=f"{source.name}_bounded")
+            bound.outputs[0].shape, bound.outputs[0].type = source.shape, source.type
+            edit.insert_before(node, bound)
+            node.replace_input_with(0, bound.outputs[0])
             count += 1
     return count
 
@@ -87,6 +86,10 @@ def _is_joined(value: ir.Value) -> bool:
         assert node.inputs[0] is not None
         value = node.inputs[0]
     return node is not None and node.op_type == "Concat" and not node.domain
+
+
+def _starts_at_zero(grid: qdq.ConstantGrid) -> bool:
+    return bool((grid.zero == np.iinfo(grid.zero.dtype).min).all())
 
 
 def _find_top(grid: qdq.ConstantGrid) -> NDArray[Any]:
@@ -116,12 +119,10 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     late = qdq.list_consumers(node.outputs[0])
     if any(reader.outputs[0].is_graph_output() for reader in late):
         return False
-    limits = np.iinfo(grid.zero.dtype)
     bounded = find_producer(source, *_POSITIVE) is not None
-    if (grid.zero == limits.min).all() and not bounded:
-        high = (int(limits.max) - int(limits.min)) * float(grid.scale.max())
-        low, top = (np.asarray(end, grid.scale.dtype) for end in (0, high))
-        ends = add_constants(editor, str(source.name), low=low, high=top)
+    if _starts_at_zero(grid) and not bounded:
+        low = np.asarray(0, grid.scale.dtype)
+        ends = add_constants(editor, str(source.name), low=low, high=_find_top(grid))
         clip = editor.make_node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
         edit.insert_before(node, clip)

@@ -220,6 +220,11 @@ def needs_symmetric_s8(target: Target) -> bool:
     return has_rule(target, Treatment.SYMMETRIC_S8)
 
 
+def bounds_joined(target: Target) -> bool:
+    """Say whether a Min has to stand in front of a pair behind a Concat."""
+    return has_rule(target, Treatment.BOUNDED, "Concat", "before a pair")
+
+
 def takes_tables(target: Target) -> bool:
     """Say whether looked-up tables may be integers, with a step a channel behind the Gather."""
     return not has_rule(target, Treatment.FLOAT, "Gather", "embedding")
