@@ -198,7 +198,7 @@ class Cpu(Backend):
             neighbours["affinity"] = [replace(self, affinity=pinned)] if pinned else []
         neighbours["memory_pattern"] = [replace(self, memory_pattern=False)]
         neighbours["arena"] = [
-            replace(self, arena_growth="as-requested"),
+            replace(self, arena=True, arena_growth="as-requested"),
             replace(self, arena=False, arena_growth="power-of-two"),
         ]
         neighbours["prepack"] = [replace(self, prepack=False)]

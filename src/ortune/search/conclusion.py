@@ -8,17 +8,43 @@ from statistics import fmean
 
 from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.errors import Interruption
-from ortune.core.trial import Trial
+from ortune.core.trial import Status, Trial
 from ortune.core.wording import format_count
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
 from ortune.search.experiment import measure
 
+_UNREAD = (
+    "accuracy not read of plans that were tried last: with so few samples, one more that is looked "
+    "at would leave none that can be shown to be within the accuracy budget"
+)
 LONGEST_S = 90
 """Seconds of a finalist at most that are worth asking for."""
 
 
-def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> str:
+def list_notes(
+    trials: Sequence[Trial], current: Sequence[Trial], finals: Sequence[Trial]
+) -> list[str]:
+    """Return what a search says at its end of what it could not tell.
+
+    Args:
+        trials: All of the run, the original first.
+        current: Those that the last step of the budget judges.
+        finals: The finalists among them.
+    """
+    unread = any(
+        t.part == "search" and t.plan.lossy and t.status is Status.SCREENED and not t.stopped
+        for t in current
+    )
+    notes = [
+        _describe_needed_time(trials, finals),
+        _describe_interruptions(current),
+        _UNREAD if unread else "",
+    ]
+    return [text for text in notes if text]
+
+
+def _describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> str:
     """Say how long would tell 3 % where a finalist is not told from the original; else empty."""
     timed = [t for t in finals if t.measurement is not None]
     if not any(classify_outcome(t) is Outcome.LEVEL for t in timed):
@@ -39,7 +65,7 @@ def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> st
     return f"{text}; 3 % needs more than {LONGEST_S} s per finalist"
 
 
-def describe_interruptions(trials: Sequence[Trial]) -> str:
+def _describe_interruptions(trials: Sequence[Trial]) -> str:
     """Say of how many plans nothing is known, as they were cut short, and by what; else empty."""
     counts = Counter(str(t.interruption) for t in trials if t.interruption is not None)
     if not counts:

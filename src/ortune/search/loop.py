@@ -166,9 +166,7 @@ class _Loop:
             builds = format_count(self.context.ahead.arrived, "build")
             self.attempts.add_note(f"{builds} came from other nodes of the cluster")
         self.rejudge_finals()
-        if text := conclusion.describe_needed_time(self.trials, self._list_finals()):
-            self.attempts.add_note(text)
-        if text := conclusion.describe_interruptions(self._list_trials()):
+        for text in conclusion.list_notes(self.trials, self._list_trials(), self._list_finals()):
             self.attempts.add_note(text)
         base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
         for contribution in measure_contributions(
@@ -244,6 +242,8 @@ class _Loop:
             stop = make_stopping_rule(proposal.plan, view, strict=self.aim.strict)
             if self.context.ahead is not None:
                 self.context.ahead.begin(list_likely_recipes(view, proposal))
+            readable = proposal.score and view.may_score(proposal.plan)
+            proposal = replace(proposal, score=readable)
             trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
             if self._is_on_target(trial):
                 return "target"

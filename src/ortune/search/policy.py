@@ -14,6 +14,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, UntriedPlan
 from ortune.search.compare import is_acceptable, to_beat
+from ortune.search.expectation.features import backend_precision
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.recipe.space import Space
 from ortune.search.reserve import OVER
@@ -84,6 +85,24 @@ class View:
         if self.samples is None:
             return True
         return is_acceptable(trial, self.samples, self.looked_at)
+
+    def may_score(self, plan: Plan) -> bool:
+        """Whether a plan's accuracy may be read.
+
+        The more plans' accuracy was read, the more samples each needs to be accepted. Where one
+        more would leave none of the quantized plans that may be accepted now, no other is read. A
+        plan that has the steps and the precision of one that was read answers like it.
+        """
+        held = [trial for trial in self.acceptable if trial.plan.lossy and trial.part == "search"]
+        if self.samples is None or not plan.lossy or not held:
+            return True
+        if any(is_acceptable(trial, self.samples, self.looked_at + 1) for trial in held):
+            return True
+        place = backend_precision(plan.backend)
+        return any(
+            trial.scores and backend_precision(trial.plan.backend) == place
+            for trial in self.list_same_steps(plan)
+        )
 
     def find_trial(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""

@@ -216,6 +216,23 @@ def test_no_candidate_asks_for_more_threads_than_there_are_cpus(
     assert cpus not in offered, "all CPUs are spelled 0, as in the defaults: one plan, not two"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_two_settings_that_are_offered_contradict_each_other(threads: int, model: Path) -> None:
+    around = {Cpu(threads=threads)}
+    for _ in range(2):
+        around |= {
+            beside
+            for backend in around
+            for values in backend.coordinates(FACTS, on_cpus(2)).values()
+            for beside in values
+        }
+    assert Cpu(threads=threads, arena_growth="as-requested", prepack=False) in around
+    for backend in around:
+        if not backend.flush_denormals and not backend.affinity:  # what only a fresh process takes
+            with backend.open(model):
+                pass
+
+
 def test_one_thread_neither_spins_nor_is_pinned() -> None:
     eight = on_cpus(8)
     assert {"spin", "affinity", "block_base"} <= set(Cpu(threads=4).coordinates(FACTS, eight))

@@ -13,7 +13,7 @@ from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
-from ortune.search.conclusion import assess_machine, describe_needed_time
+from ortune.search.conclusion import assess_machine, list_notes
 from ortune.search.experiment import measure
 
 QUIET = noise.Record(10, 4, 1.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 100, (2600, 2600), 50, (1.0,), {})
@@ -38,7 +38,8 @@ def final(width: float, seconds: float, ratio: Interval | None = LEVEL, key: str
 
 
 def said(*finals: Trial) -> str:
-    return describe_needed_time([baseline(), *finals], finals)
+    trials = [baseline(), *finals]
+    return "".join(list_notes(trials, trials, finals))
 
 
 class TestLonger:

@@ -16,7 +16,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, TrialDone, TrialStarted, Unconfirmed
-from ortune.core.step import Recipe
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.step import Quantizer, Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, UntriedPlan, Verdict
 from ortune.measurement.timing import stats
@@ -135,6 +136,24 @@ def test_what_may_be_accepted_is_re_measured_before_what_is_faster_and_may_not(
     study = run(script, [PLANS[1], PLANS[0]])
     assert backends(study, "final") == [2, 1], "one of 20 samples is broken by the first"
     assert study.best.plan == PLANS[1]
+
+
+def test_no_more_accuracy_is_read_than_leaves_what_may_be_accepted(
+    run: Callable[..., Study],
+) -> None:
+    """Of 200 samples, three broken ones leave room for two plans that are looked at."""
+    other = Recipe("int8 by tensor", (parse_plugin(Quantizer, "int8-dynamic(per-channel=false)"),))
+    plans = [PLANS[0], PLANS[1], replace(PLANS[2], recipe=other), replace(PLANS[3], recipe=other)]
+    script = Script(
+        ratios=ratios(0.5, 0.45, 0.4, 0.35),
+        noise=lambda at: 3.0 if at in SEARCH[:3] else 0.001,
+        louder={plans[1].backend: 1.5, plans[2].backend: 2.0},
+    )
+    study = run(script, plans)
+    read = [t.plan for t in study.trials[1:] if t.part == "search" and t.scores]
+    assert read[:2] == plans[:2] and not {*plans[2:]} & {*read}
+    assert study.best.plan == plans[1], "the fastest of those that were read"
+    assert any("accuracy not read" in note for note in study.notes)
 
 
 def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., Study]) -> None:

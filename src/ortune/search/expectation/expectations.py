@@ -104,7 +104,7 @@ class Expectations:
             self.durations.estimate_trial_s(plan),
             self.estimate_log_size(plan.recipe),
             log_utilization,
-            shown / kept if kept else 0.0,
+            shown / kept if kept and self._view.may_score(plan) else 0.0,
         )
 
     def _estimate_log_utilization(self, plan: Plan, recipe: Normal) -> Normal:

@@ -170,7 +170,7 @@ class Attempts:
                 self._ensure_baseline(),
                 effort=timing_effort if always else replace(timing_effort, stop=stop),
                 sink=self.sink,
-                scored="always" if always else "unless slower" if proposal.score else "never",
+                scored="never" if not proposal.score else "always" if always else "unless slower",
             )
             former = [t.misreading for t in self.ledger.trials if t.misreading is not None]
             part = self.context.parts["search"]
