@@ -93,10 +93,12 @@ class View:
         more would leave none of the quantized plans that may be accepted now, no other is read. A
         plan that has the steps and the precision of one that was read answers like it.
         """
-        held = [trial for trial in self.acceptable if trial.plan.lossy and trial.part == "search"]
-        if self.samples is None or not plan.lossy or not held:
+        quantized = [
+            trial for trial in self.acceptable if trial.plan.lossy and trial.part == "search"
+        ]
+        if self.samples is None or not plan.lossy or not quantized:
             return True
-        if any(is_acceptable(trial, self.samples, self.looked_at + 1) for trial in held):
+        if any(is_acceptable(trial, self.samples, self.looked_at + 1) for trial in quantized):
             return True
         place = backend_precision(plan.backend)
         return any(
