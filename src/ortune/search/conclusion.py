@@ -15,8 +15,8 @@ from ortune.measurement.timing import stats
 from ortune.search.experiment import measure
 
 _UNREAD = (
-    "accuracy not read of plans that were tried last: with so few samples, one more that is looked "
-    "at would leave none that can be shown to be within the accuracy budget"
+    "the accuracy of plans that were tried last was not read: with so few samples, one more that "
+    "is looked at would leave none that can be shown to be within the accuracy budget"
 )
 LONGEST_S = 90
 """Seconds of a finalist at most that are worth asking for."""

@@ -153,7 +153,7 @@ def test_no_more_accuracy_is_read_than_leaves_what_may_be_accepted(
     read = [t.plan for t in study.trials[1:] if t.part == "search" and t.scores]
     assert read[:2] == plans[:2] and not {*plans[2:]} & {*read}
     assert study.best.plan == plans[1], "the fastest of those that were read"
-    assert any("accuracy not read" in note for note in study.notes)
+    assert any("was not read" in note for note in study.notes)
 
 
 def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., Study]) -> None:
