@@ -80,11 +80,7 @@ class RunSample(NamedTuple):
 
 
 def find_main(engine: Engine) -> Call:
-    """Return the model that takes samples: the encoder of an encoder-decoder, or the only one.
-
-    Raises:
-        BadSettings: There are several others.
-    """
+    """Return the model that takes samples: an encoder, or the only one; else BadSettings."""
     return engine["encoder"] if set(engine.models) == _PARTS else engine.require_single()
 
 
@@ -96,11 +92,7 @@ class Answerer:
     """
 
     def __init__(self, engine: Engine, settings: HubFolder) -> None:
-        """Read what answering takes.
-
-        Raises:
-            BadData: The package tokenizers is not installed, or does not read the tokenizer.
-        """
+        """Read what answering takes; BadData where tokenizers is not there or does not read."""
         self.main, self._settings = find_main(engine), settings
         self._decode = engine["decoder"].run if "decoder" in engine.models else None
         cached = any(StatePair("", spec.name).grows for spec in self.main.signature.inputs)
@@ -177,7 +169,19 @@ class Answerer:
         if text is None or kind is None:
             return None
         if kind == "words":
-            return {"words": _state_words(settings, compute_softmax(outputs[_LOGITS][0]), text)}
+            # The class of a word is that of its first token: that one is trained.
+            scores = compute_softmax(outputs[_LOGITS][0])
+            return {
+                "words": [
+                    {
+                        "word": text.texts[0][word.start : word.end],
+                        **_rank_classes(settings, scores[word.first])[0],
+                        "start": word.start,
+                        "end": word.end,
+                    }
+                    for word in text.list_words()
+                ]
+            }
         if kind == "masks":
             return {"masks": self._fill_masks(inputs, outputs, text)}
         spans = [_find_span(part.outputs, part.text) for part in parts if part.text is not None]
@@ -248,21 +252,6 @@ def _rank_classes(settings: HubFolder, scores: NDArray[Any]) -> list[dict[str, A
     return [
         {"label": names.get(place, f"LABEL_{place}"), "score": round(float(scores[place]), 6)}
         for place in map(int, np.argsort(-scores, kind="stable"))
-    ]
-
-
-def _state_words(
-    settings: HubFolder, scores: NDArray[Any], text: TokenizedText
-) -> list[dict[str, Any]]:
-    """Return words, each with the class of its first token, which is the one that is trained."""
-    return [
-        {
-            "word": text.texts[0][word.start : word.end],
-            **_rank_classes(settings, scores[word.first])[0],
-            "start": word.start,
-            "end": word.end,
-        }
-        for word in text.list_words()
     ]
 
 

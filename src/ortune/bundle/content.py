@@ -134,18 +134,19 @@ def collect_content(
             "measured": EVIDENCE,
         },
     )
-    return Content(files.members, manifest, settings, _list_plugins(trials))
+    # The versions of the packages besides ortune that plans take a plugin of.
+    used = (plugin for trial in trials for plugin in find_plugins(trial.plan))
+    tops = {type(plugin).__module__.partition(".")[0] for plugin in used if not plugin.origin}
+    owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
+    packages = (owners[top] for top in sorted(tops & owners.keys()))
+    versions = {package.name: package.version for package in packages if package is not None}
+    return Content(files.members, manifest, settings, versions)
 
 
 def _add_plan(
     files: _Files, study: Study, trial: Trial, place: int, settings: Backend
 ) -> PackedPlan:
-    """Add the files of one plan.
-
-    Args:
-        place: Of the plan in the bundle, from 0.
-        settings: Its backend, with libraries named as in the bundle.
-    """
+    """Add one plan's files; `settings`: its backend, with libraries named as in the bundle."""
     root = Path(study.root)
     models, golden = {}, {}
     for name, path in study.models.items():
@@ -187,21 +188,8 @@ def _add_plan(
     )
 
 
-def _list_plugins(trials: Sequence[Trial]) -> dict[str, str]:
-    """Return the versions of the packages besides ortune that plans take a plugin of."""
-    used = (plugin for trial in trials for plugin in find_plugins(trial.plan))
-    tops = {type(plugin).__module__.partition(".")[0] for plugin in used if not plugin.origin}
-    owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
-    packages = (owners[top] for top in sorted(tops & owners.keys()))
-    return {plugin.name: plugin.version for plugin in packages if plugin is not None}
-
-
 def list_originals(study: Study) -> dict[str, Path]:
-    """Return the originals by name; a run of one model names it "".
-
-    Raises:
-        OrtuneError: One is gone or is not the file that was measured.
-    """
+    """Return originals by name, "" of one alone; OrtuneError where one is gone or changed."""
     originals = {name: Path(path) for name, path in study.models.items()}
     for path in originals.values():
         if not path.is_file():
@@ -229,21 +217,14 @@ class _Files:
         self._models: dict[tuple[str, str], str] = {}
 
     def add_file(self, member: str, path: Path) -> str:
-        """Add a file under a name that every system can unpack.
-
-        Raises:
-            BadModel: It is no such name, or taken.
-        """
+        """Add a file; BadModel where its name is taken, or not every system can unpack it."""
         if not is_safe_member(member) or self.members.get(member, path) != path:
             raise BadModel(f"'{path}' cannot be packed as '{member}'", fix="rename the file")
         self.members[member] = path
         return member
 
     def add_model(self, folder: str, label: str, path: Path) -> str:
-        """Add a model, or return the member that has the same bytes.
-
-        One with external data gets a folder of its own, as locations may repeat.
-        """
+        """Add a model, in a folder with its external data, or return an equal member."""
         key = (label, file.compute_digest(path))
         if key not in self._models:
             places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
@@ -257,11 +238,7 @@ class _Files:
         return self._models[key]
 
     def add_library(self, text: str) -> str:
-        """Add a library of custom operators; what is installed as a module is only named.
-
-        Raises:
-            OrtuneError: It is gone, or no code: a run must not have any other file handed on.
-        """
+        """Add a library, or name a module; OrtuneError where it is gone or no code."""
         if not is_path(text):
             return text
         path = Path(text)
@@ -285,13 +262,7 @@ _HINTS = {"f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def read_arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, str]) -> Arithmetic:
-    """Read it off the plan's models and its backend's precision.
-
-    Args:
-        plan: The packed plan.
-        models: Its model files.
-        machine: The machine that the evidence was taken on.
-    """
+    """Read it off a plan's models and backend's precision; `machine`: of the evidence."""
     integers = risky = 0
     halves = {_HINTS.get(str(getattr(plan.backend, "precision", "")), "")}
     for path in models:

@@ -197,11 +197,7 @@ def refuse_bundle_options(
     preprocess: str | Path | None,
     compiled: bool = False,
 ) -> None:
-    """Refuse what is about a bundle where a package is written.
-
-    Raises:
-        BadSettings: Some of it was given.
-    """
+    """Raise BadSettings for what is about a bundle where a package is written."""
     options = {
         "--plan": with_,
         "--per-backend": per_backend,
@@ -312,11 +308,7 @@ def _has_failed(trial: Trial) -> bool:
 
 
 def find_trial(study: Study, key: str) -> Trial:
-    """Return the trial that a person means.
-
-    Raises:
-        OrtuneError: There is none, there are several, or it failed.
-    """
+    """Return the trial that a person means; OrtuneError: there is none, several, or it failed."""
     matches = {t.key: t for t in study.trials if key and t.key.startswith(key)}
     if len(matches) != 1:
         problem = "several trials begin" if matches else "no trial begins"

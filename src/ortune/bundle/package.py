@@ -133,11 +133,7 @@ def package(
 
 
 def _require_gain(plan: PackedPlan, passed: Sequence[PassedOver], target: Target) -> None:
-    """Refuse a plan that is no faster than the original where faster ones were passed over.
-
-    Raises:
-        NoPlanFits: It is none.
-    """
+    """Raise NoPlanFits where faster plans than the original were passed over for one no faster."""
     if plan.ratio is None or plan.ratio[0] >= 1:
         raise NoPlanFits(
             f"{target.name()} cannot run {passed[0].plan}: {passed[0].why}; all that it can run "

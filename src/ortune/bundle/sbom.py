@@ -71,8 +71,7 @@ def build_sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
 def extend_sbom(bill: dict[str, Any], name: str, member: Member) -> bytes:
     """Return a bill with one more file of data, in the place of one of that name.
 
-    Raises:
-        KeyError, TypeError, AttributeError: It is none that was written here.
+    Raises KeyError, TypeError or AttributeError where it is none that was written here.
     """
     component = _make_component("data", name, member)
     components = [entry for entry in bill["components"] if entry.get("bom-ref") != name]

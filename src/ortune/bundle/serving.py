@@ -40,11 +40,7 @@ def with_serving(
 
 
 def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
-    """Write the copy to a path of the caller's.
-
-    Raises:
-        BadModel: It is no bundle, or was changed after packing.
-    """
+    """Write the copy to a path of the caller's; BadModel where it is no bundle, or changed."""
     if not archive.is_bundle(bundle):
         raise BadModel(f"{bundle.name} is not a bundle", fix="give a file made by pack")
     with archive.open_bundle(bundle) as (source, manifest), zipfile.ZipFile(draft, "w") as target:

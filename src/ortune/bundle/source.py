@@ -42,11 +42,7 @@ class Source:
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """Model name -> a word for it, different for each; the only model has that of the whole.
-
-        Raises:
-            BadModel: Two models come to the same word.
-        """
+        """Model name -> a word for it, each another; BadModel where two come to the same word."""
         if len(self.models) == 1:
             return dict.fromkeys(self.models, self.name)
         words = {name: make_word(name) for name in self.models}
@@ -67,22 +63,14 @@ class Source:
         return {entry[len(home) + 1 :]: self.folder / entry for entry in inside if entry != member}
 
     def streams(self, name: str = "") -> tuple[Path, Path]:
-        """Return the files of the golden inputs and of the plan's answers to them.
-
-        Raises:
-            BadModel: The bundle has none.
-        """
+        """Return the files of golden inputs and answers; BadModel where the bundle has none."""
         if name not in self.plan.golden:
             raise BadModel("it has no golden samples to check a package by", fix="pack it again")
         golden = self.plan.golden[name]
         return self.folder / golden.inputs, self.folder / golden.outputs
 
     def feeds(self, name: str = "") -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield golden inputs and the plan's answers to them.
-
-        Raises:
-            BadData: They cannot be read.
-        """
+        """Yield golden inputs and the plan's answers; BadData where they cannot be read."""
         inputs, outputs = map(Stream, self.streams(name))
         yield from zip(inputs, outputs, strict=True)
 
@@ -102,9 +90,7 @@ class OpenBundle:
     def read_source(self, plan: PackedPlan) -> Source:
         """Return one of its plans.
 
-        Raises:
-            BadModel: Its settings are none that a bundle may make.
-            UnknownPlugin: Its backend is not installed.
+        Raises BadModel: its settings are none of a bundle; UnknownPlugin: its backend is not here.
         """
         content = (self.folder / plan.settings).read_bytes()
         backend: Backend = consent.decode_member(Backend, content, f"'{plan.settings}'")

@@ -35,12 +35,7 @@ class TextCall(Call):
     """
 
     def __init__(self, answerer: Answerer, task: str, sentences: Sentences) -> None:
-        """Be ready for texts.
-
-        Args:
-            task: Of the model.
-            sentences: Tokenizes.
-        """
+        """Be ready for texts of a model for `task`; `sentences` tokenizes."""
         self._call, self._answerer, self._sentences = answerer.main, answerer, sentences
         self.name, self.serving = self._call.name, self._call.serving
         pairs = task in TAKE_PAIRS and not answerer.writes
@@ -51,11 +46,7 @@ class TextCall(Call):
         self.signature = Signature(inputs, answerer.outputs)
 
     async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
-        """Answer texts, or pairs of them: arrays [texts] of strings.
-
-        Raises:
-            BadData: There are too many, one is too long, or not every text has its second one.
-        """
+        """Answer arrays [texts] of strings; BadData for too many, too long, or unpaired."""
         texts = inputs[TEXT].tolist()
         pairs = inputs[PAIR].tolist() if PAIR in inputs else [None] * len(texts)
         longest = max((len(text) for text in (*texts, *pairs) if text is not None), default=0)

@@ -67,11 +67,7 @@ class _Options(CompareObservers):
         return tuple(Path(path) for path in (self.out, self.tensorrt_cache) if path is not None)
 
     def build_request(self) -> Calibrate:
-        """Return the request without --compare.
-
-        Raises:
-            BadSettings: An option is about --compare.
-        """
+        """Return the request without --compare; BadSettings where an option is about it."""
         names = ("budget", "labels", "calibration", "on")
         refuse_options(names, "needs --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:

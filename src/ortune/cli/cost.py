@@ -76,10 +76,7 @@ def _serialize_costs(costs: Costs) -> Mapping[str, Any]:
 def _scale_to_devices(
     row: PricedOption, count: int, base: float, terms: Terms
 ) -> Mapping[str, float]:
-    """Return what `count` devices bring, linear in their number.
-
-    Money is for the work that as many do of the first row's.
-    """
+    """Return what `count` devices bring; money is for as many times the first row's work."""
     month = count * terms.price_per_hour * terms.month_hours
     return {
         "count": count,

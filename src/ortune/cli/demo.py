@@ -68,10 +68,15 @@ class _Options(WorkerRequest):
 def command(options: _Options) -> int:
     """Show what `optimize` shows, and the bundle."""
     from ortune.bundle.pack import pack
+    from ortune.core.plugins import catalog
+    from ortune.core.sample import Sample
     from ortune.reporting.html import report
     from ortune.search.optimize import run
 
-    sample, folder = _load_sample(options.model), Path(options.out)
+    sample = catalog.load_plugin(Sample, options.model)()
+    if reason := sample.missing():
+        raise OrtuneError(f"demo model '{options.model}' is not installed", fix=reason)
+    folder = Path(options.out)
     write_remark(_describe_plan(sample, folder, options.time))
     _write_sample(sample, folder)
     calibration = folder / "calibration"
@@ -131,16 +136,6 @@ def _describe_plan(sample: Sample, folder: Path, seconds: float) -> str:
         f"searching for {seconds:g} s for a faster form of a network that {sample.purpose}; its "
         f"answers must keep {sample.budget}; everything goes into {folder}"
     )
-
-
-def _load_sample(name: str) -> Sample:
-    from ortune.core.plugins import catalog
-    from ortune.core.sample import Sample
-
-    sample = catalog.load_plugin(Sample, name)()
-    if reason := sample.missing():
-        raise OrtuneError(f"demo model '{name}' is not installed", fix=reason)
-    return sample
 
 
 def _write_sample(sample: Sample, folder: Path) -> None:

@@ -38,32 +38,26 @@ def command(request: DiffRequest) -> int:
     diff = run(request)
     digests = file.compute_digest(request.a), file.compute_digest(request.b)
     print_result(
-        _serialize_diff(diff, request, digests),
+        {
+            "a": {"model": request.a, "digest": digests[0], "nodes": diff.nodes[0]},
+            "b": {"model": request.b, "digest": digests[1], "nodes": diff.nodes[1]},
+            "same": diff.same,
+            "identical": digests[0] == digests[1],
+            "related": diff.related,
+            "names_trusted": diff.names_trusted,
+            "counts": {
+                kind: dict(zip(("groups", "a", "b"), counts, strict=True))
+                for kind, counts in diff.counts().items()
+            },
+            "groups": diff.groups,
+            "ops": {op: {"a": n, "b": m, "difference": m - n} for op, (n, m) in diff.ops.items()},
+            "weight_bytes": {kind: {"a": n, "b": m} for kind, (n, m) in diff.weight_bytes.items()},
+            "weights": {"equal": diff.equal_weights, "others": diff.weights},
+            "fields": diff.fields,
+        },
         lambda: _print_diff(diff, digests[0] == digests[1]),
     )
     return DONE if diff.same else NO
-
-
-def _serialize_diff(
-    diff: Diff, request: DiffRequest, digests: tuple[str, str]
-) -> dict[str, object]:
-    return {
-        "a": {"model": request.a, "digest": digests[0], "nodes": diff.nodes[0]},
-        "b": {"model": request.b, "digest": digests[1], "nodes": diff.nodes[1]},
-        "same": diff.same,
-        "identical": digests[0] == digests[1],
-        "related": diff.related,
-        "names_trusted": diff.names_trusted,
-        "counts": {
-            kind: dict(zip(("groups", "a", "b"), counts, strict=True))
-            for kind, counts in diff.counts().items()
-        },
-        "groups": diff.groups,
-        "ops": {op: {"a": n, "b": m, "difference": m - n} for op, (n, m) in diff.ops.items()},
-        "weight_bytes": {kind: {"a": n, "b": m} for kind, (n, m) in diff.weight_bytes.items()},
-        "weights": {"equal": diff.equal_weights, "others": diff.weights},
-        "fields": diff.fields,
-    }
 
 
 def _print_diff(diff: Diff, identical: bool) -> None:

@@ -166,15 +166,15 @@ def _examine_devices(executor: str) -> int:
 
 
 def _examine_machine() -> None:
-    """Measure what runs here, and show it.
-
-    Raises:
-        OrtuneError: No backend works.
-    """
+    """Measure what runs here, and show it. Raises OrtuneError: no backend works."""
     import tempfile
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
 
     from ortune.analysis.benchmark.bench import measure_local_fitness
+    from ortune.core.backend import Backend
     from ortune.core.hardware import gpu
+    from ortune.core.hardware.cpus import effective_cpus, usable_cpus
     from ortune.core.plugins import catalog
     from ortune.core.runtime_conflict import list_runtimes
     from ortune.core.sample import Sample
@@ -184,7 +184,15 @@ def _examine_machine() -> None:
 
     write_remark("timing a small model against itself, some seconds")
     fitness = measure_local_fitness()
-    backends = probe_backends(is_verbose())
+    # Load a small model in a worker on every backend, and on each of its other devices.
+    kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
+    candidates = [item for kind in kinds for item in kind.tried()]
+    with open_temporary_folder() as folder, ThreadPoolExecutor(len(candidates)) as pool:
+        probing = [
+            pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at))
+            for at, item in enumerate(candidates)
+        ]
+        backends = tuple(item.result() for item in probing)
     missing = {
         name: catalog.load_plugin(Sample, name)().missing()
         for name in catalog.list_plugins(Sample)
@@ -200,11 +208,14 @@ def _examine_machine() -> None:
     driver = gpu.read_driver_versions()
     installed = [offered.environment for offered in environments]
     devices = check.gpu_problems(boards, driver, installed, list_runtimes())
+    host = os.cpu_count() or 1
+    mask = len(usable_cpus()) or host
     result = {
         "fitness": fitness,
         "versions": package_versions(),
         "machine": describe_machine(),
-        "cpus": count_cpus(),
+        # CPUs of the host, of this process's mask, and those that its quota leaves.
+        "cpus": {"host": host, "affinity": mask, "effective": effective_cpus()},
         "memory": measure_memory(),
         "disk_free": {
             "here": shutil.disk_usage(".").free,
@@ -223,25 +234,7 @@ def _examine_machine() -> None:
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
 
 
-def probe_backends(verbose: bool) -> tuple[ProbeResult, ...]:
-    """Load a small model in a worker on every backend, and on each of its other devices."""
-    from concurrent.futures import ThreadPoolExecutor
-    from contextvars import copy_context
-
-    from ortune.core.backend import Backend
-    from ortune.core.plugins import catalog
-
-    kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
-    candidates = [item for kind in kinds for item in kind.tried()]
-    with open_temporary_folder() as folder, ThreadPoolExecutor(len(candidates)) as pool:
-        probing = [
-            pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at), verbose)
-            for at, item in enumerate(candidates)
-        ]
-        return tuple(item.result() for item in probing)
-
-
-def _probe_backend(backend: Backend, folder: Path, verbose: bool) -> ProbeResult:
+def _probe_backend(backend: Backend, folder: Path) -> ProbeResult:
     from importlib.resources import as_file, files
 
     from ortune.measurement.job import MAIN, WorkerJob
@@ -253,7 +246,7 @@ def _probe_backend(backend: Backend, folder: Path, verbose: bool) -> ProbeResult
         return ProbeResult(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
         folder.mkdir()
-        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=is_verbose())
         try:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
@@ -262,15 +255,6 @@ def _probe_backend(backend: Backend, folder: Path, verbose: bool) -> ProbeResult
             return ProbeResult(name, "not loadable", reason, backend.unverified)
     proved = ", ".join(f"{wording.format_count(n, 'node')} on {ep}" for ep, n in placed.items())
     return ProbeResult(name, "works", proved, backend.unverified)
-
-
-def count_cpus() -> dict[str, Any]:
-    """Return the CPUs of the host, of this process's mask, and those that its quota leaves."""
-    from ortune.core.hardware.cpus import effective_cpus, usable_cpus
-
-    host = os.cpu_count() or 1
-    mask = len(usable_cpus()) or host
-    return {"host": host, "affinity": mask, "effective": effective_cpus()}
 
 
 def measure_memory() -> dict[str, int | None]:
@@ -400,7 +384,24 @@ def _manage_environments(options: _Options) -> int:
     if options.name and action != "add":
         raise BadSettings("--name works only with add", fix="leave it out")
     if action == "list":
-        return _list_environments()
+        from ortune.measurement.environments.installed import list_environments
+        from ortune.measurement.environments.releases import list_releases
+
+        environments, offered = list_environments(), [str(item) for item in list_releases()]
+
+        def show() -> None:
+            if environments:
+                rows = [
+                    (item.name, item.release or "cannot be read", item.folder)
+                    for item in environments
+                ]
+                print_table(("environment", "release", "folder"), rows)
+            else:
+                print_text("no environment yet; make one with `ortune doctor env add cuda`")
+            print_text(f"available releases: {', '.join(offered)}")
+
+        print_result({"environments": environments, "releases": offered}, show)
+        return DONE
     if action == "remove":
         from ortune.measurement.environments.installed import remove_environment
 
@@ -416,26 +417,6 @@ def _manage_environments(options: _Options) -> int:
     checked = check_environment(name)
     print_result(checked, lambda: _print_environment(checked))
     return NO if checked.problem else DONE
-
-
-def _list_environments() -> int:
-    from ortune.measurement.environments.installed import list_environments
-    from ortune.measurement.environments.releases import list_releases
-
-    environments, offered = list_environments(), [str(item) for item in list_releases()]
-
-    def show() -> None:
-        if environments:
-            rows = [
-                (item.name, item.release or "cannot be read", item.folder) for item in environments
-            ]
-            print_table(("environment", "release", "folder"), rows)
-        else:
-            print_text("no environment yet; make one with `ortune doctor env add cuda`")
-        print_text(f"available releases: {', '.join(offered)}")
-
-    print_result({"environments": environments, "releases": offered}, show)
-    return DONE
 
 
 def _print_environment(checked: CheckedEnvironment) -> None:

@@ -121,11 +121,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb, or name those that come close.
-
-        Raises:
-            OrtuneError: There is no such verb.
-        """
+        """Find the verb, or raise OrtuneError with those that come close."""
         verbs = self.list_commands(ctx)
         if args[0] not in verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
             refuse_retired(args[0])

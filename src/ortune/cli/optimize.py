@@ -54,7 +54,25 @@ def command(options: _Options | BucketsRequest) -> int:
 
         proposal = buckets.run(options)
         output.print_result(
-            serialize_buckets(proposal, options.model), lambda: print_buckets(proposal)
+            {
+                "model": options.model,
+                "backend": str(proposal.backend),
+                "mask": proposal.padding.mask,
+                "cut": (proposal.padding.mask, *proposal.padding.inputs),
+                "outputs": proposal.backend.outputs,
+                "side": proposal.padding.side,
+                "lengths": proposal.backend.lengths,
+                "samples": len(proposal.padding.lengths),
+                "padding_share": proposal.padding.share,
+                "snr_db": proposal.proof.snr_db,
+                "proved_on": proposal.proof.samples,
+                "positions": proposal.positions,
+                "least": proposal.least,
+                "latency_ns": {str(n): ns for n, ns in proposal.latency_ns.items()},
+                "predicted": proposal.predicted,
+                "measured": proposal.measured,
+            },
+            lambda: print_buckets(proposal),
         )
         return DONE
     study = run(replace(options, command=format_command_line()))
@@ -165,7 +183,17 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
             _serialize_batch(batch_row, study) for batch_row in rows(study) if study.batches
         ],
         "max_latency": study.ending.max_latency,
-        "machines": [_serialize_machine(name, there) for name, there in study.machines.items()],
+        "machines": [
+            {
+                "name": name,
+                "machine": there.job.machine,
+                "versions": there.job.versions,
+                "best": there.best.key,
+                "improved": there.best is not there.baseline,
+                "trials": [serialize_trial(trial, there) for trial in there.trials],
+            }
+            for name, there in study.machines.items()
+        ],
         "trials": [serialize_trial(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
@@ -206,18 +234,6 @@ def _serialize_batch(batch_row: BatchRow, study: Study) -> dict[str, object]:
         batch_row.tail + "_ns": batch_row.tail_ns,
         "per_second": batch_row.per_second,
         "within": None if limit is None else batch_row.within(limit),
-    }
-
-
-def _serialize_machine(name: str, there: Study) -> dict[str, object]:
-    """Return what became of the finalists on another machine."""
-    return {
-        "name": name,
-        "machine": there.job.machine,
-        "versions": there.job.versions,
-        "best": there.best.key,
-        "improved": there.best is not there.baseline,
-        "trials": [serialize_trial(trial, there) for trial in there.trials],
     }
 
 
@@ -298,28 +314,6 @@ def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
         for trial in {trial.key: trial for trial in study.trials}.values()
     )
     return NO if unproved else DONE
-
-
-def serialize_buckets(buckets: Buckets, model: str | Path) -> dict[str, object]:
-    """Return the backend to use, the proof, and what it is worth."""
-    return {
-        "model": model,
-        "backend": str(buckets.backend),
-        "mask": buckets.padding.mask,
-        "cut": (buckets.padding.mask, *buckets.padding.inputs),
-        "outputs": buckets.backend.outputs,
-        "side": buckets.padding.side,
-        "lengths": buckets.backend.lengths,
-        "samples": len(buckets.padding.lengths),
-        "padding_share": buckets.padding.share,
-        "snr_db": buckets.proof.snr_db,
-        "proved_on": buckets.proof.samples,
-        "positions": buckets.positions,
-        "least": buckets.least,
-        "latency_ns": {str(n): ns for n, ns in buckets.latency_ns.items()},
-        "predicted": buckets.predicted,
-        "measured": buckets.measured,
-    }
 
 
 def print_buckets(buckets: Buckets) -> None:

@@ -111,7 +111,15 @@ def command(options: _Options) -> int:
         "run": options.run,
         "bundle": path,
         "plan": str(first.plan),
-        "plans": [_serialize_plan(study, trial) for trial in trials],
+        "plans": [
+            {
+                "key": trial.key,
+                "plan": str(trial.plan),
+                "ratio": trial.shown_ratio,
+                "confirmed": study.is_confirmed(trial),
+            }
+            for trial in trials
+        ],
         "bytes": path.stat().st_size,
         "ratio": first.ratio,
         "predicted": first.predicted,
@@ -120,15 +128,6 @@ def command(options: _Options) -> int:
     }
     print_result(result, lambda: print_text("\n".join(_describe_bundle(study, trials, result))))
     return DONE
-
-
-def _serialize_plan(study: Study, trial: Trial) -> dict[str, Any]:
-    return {
-        "key": trial.key,
-        "plan": str(trial.plan),
-        "ratio": trial.shown_ratio,
-        "confirmed": study.is_confirmed(trial),
-    }
 
 
 def _describe_bundle(

@@ -114,6 +114,8 @@ def command(options: _Options) -> None:
 
 
 def _run_inputs(options: _Options) -> None:
+    import numpy as np
+
     from ortune.bundle.answers import find_main, find_settings
     from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
@@ -155,7 +157,11 @@ def _run_inputs(options: _Options) -> None:
             "samples": len(latencies_ns),
             "load_ns": load_ns,
             "latency_ns": latencies_ns,
-            **summarize_run_latencies(latencies_ns),
+            "mean_ns": float(np.mean(latencies_ns)),
+            "p50_ns": float(np.percentile(latencies_ns, 50)),
+            "p90_ns": float(np.percentile(latencies_ns, 90))
+            if len(latencies_ns) >= _FOR_P90
+            else None,
             "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
             "written": written,
             "answers": outcome.answers,
@@ -343,19 +349,6 @@ def _check_pair(file: str | None, task: str | None, pair: str | None) -> None:
             f"a model for {task} takes one text at a time",
             fix="give both as INPUT, without --text-pair",
         )
-
-
-def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
-    """Return mean, median and, when there are enough samples, the 90th percentile, in ns."""
-    import numpy as np
-
-    return {
-        "mean_ns": float(np.mean(latencies_ns)),
-        "p50_ns": float(np.percentile(latencies_ns, 50)),
-        "p90_ns": float(np.percentile(latencies_ns, 90))
-        if len(latencies_ns) >= _FOR_P90
-        else None,
-    }
 
 
 def _write_outputs(out: Path, results: Stream, signature: Signature) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -71,11 +71,7 @@ class Genai(Target):
         return (f'python {_PROGRAM} "A text"',)
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Compare the tokens that it writes with those of the bundle's own session.
-
-        Raises:
-            BadModel: They differ.
-        """
+        """Compare its tokens with those of the bundle's own session; BadModel if they differ."""
         try:
             by = f"{_PACKAGE} {version(_PACKAGE)}"
         except PackageNotFoundError:
@@ -123,10 +119,7 @@ def _shares_cache(path: Path) -> bool:
 def build_config(source: Source, settings: HubFolder, shared: bool) -> dict[str, Any]:
     """Return ``genai_config.json``; what the folder's own says of the model is kept.
 
-    Args:
-        source: The plan.
-        settings: The model's folder.
-        shared: Whether past and present are one buffer.
+    `shared`: past and present are one buffer.
     """
     config_path = settings.folder / hub.GENAI
     config = (
@@ -136,15 +129,10 @@ def build_config(source: Source, settings: HubFolder, shared: bool) -> dict[str,
     )
     decoder = config["model"]["decoder"]
     decoder["filename"] = plain_session.MODEL
-    decoder["session_options"] = _describe_session(source)
-    return config
-
-
-def _describe_session(source: Source) -> Mapping[str, Any]:
     opened = plain_session.session_settings(plain_session.read_cpu_settings(source))
     levels = {"disabled": "ORT_DISABLE_ALL", "all": "ORT_ENABLE_ALL"}
     level = levels.get(opened["level"], f"ORT_ENABLE_{str(opened['level']).upper()}")
-    return {
+    decoder["session_options"] = {
         "log_id": _PACKAGE,
         "intra_op_num_threads": opened["threads"],
         "graph_optimization_level": level,
@@ -153,6 +141,7 @@ def _describe_session(source: Source) -> Mapping[str, Any]:
         **opened["entries"],
         "provider_options": [],
     }
+    return config
 
 
 def _describe_model(source: Source, settings: HubFolder, shared: bool) -> dict[str, Any]:

@@ -113,11 +113,7 @@ def _link_file(file: Path, path: Path) -> None:
 
 
 def read_evidence(source: Source) -> BundleEvidence:
-    """Return what the bundle says was measured.
-
-    Raises:
-        BadModel: It cannot be read, or sets what a bundle may not.
-    """
+    """Return what was measured; BadModel where it cannot be read, or sets what it may not."""
     content = (source.folder / EVIDENCE).read_bytes()
     evidence = decode_member(BundleEvidence, content, f"'{EVIDENCE}'")
     disable_imports(evidence.job, evidence.trials)

@@ -105,10 +105,7 @@ class OrtMobile(Target):
         return replace(backend, config=(*backend.config, *more))
 
     def _convert_models(self, source: Source, folder: Path) -> None:
-        """Write ``LABEL.ort`` of every model, and one list of the operators of all.
-
-        The converter opens sessions, so it runs in a process of its own.
-        """
+        """Write ``LABEL.ort`` of every model, and one list of operators, in another process."""
         with open_temporary_folder() as temporary:
             models, out = Path(temporary, "models"), Path(temporary, "out")
             for name, label in source.labels.items():

@@ -115,11 +115,7 @@ class Ovms(Target):
 
 
 def read_models(config: Any) -> dict[str, dict[str, Any]]:
-    """Return the models of a configuration, by name.
-
-    Raises:
-        BadModel: The server would refuse it.
-    """
+    """Return the models of a configuration by name; BadModel where the server would refuse it."""
     if not isinstance(config, dict) or config.keys() != {"model_config_list"}:
         raise _make_error("it must have model_config_list and nothing else")
     models = {}

@@ -122,7 +122,27 @@ class TensorrtPackage(Target):
                         _BUILD_S,
                     )
             inside = [path.relative_to(folder) for path in libraries]
-            lines.append(_spell_trtexec(backend, label, inside))
+            # The line that builds the same engine with NVIDIA's own program. Options were read in
+            # NVIDIA's documentation for 10 and 11; the line was never run here.
+            words = [
+                "trtexec",
+                f"--onnx={label}.onnx",
+                f"--saveEngine={label}.engine",
+                "--stronglyTyped",  # 11 is strongly typed with and without it
+                *profiles.list_trtexec_options(profiles.parse_profiles(backend.profiles)),
+                f"--builderOptimizationLevel={backend.builder_level}",
+                "--profilingVerbosity=detailed",
+                f"--exportLayerInfo={label}.layers.json",
+                "--skipInference",
+            ]
+            if not backend.tf32:
+                words.append("--noTF32")
+            if backend.workspace:
+                words.append(f"--memPoolSize=workspace:{backend.workspace}M")
+            if backend.timing_cache:
+                words.append("--timingCacheFile=timing.cache")
+            words += [f"--dynamicPlugins={path.as_posix()}" for path in inside]
+            lines.append(shlex.join(words))
             lines += [f"profile: {text}" for text in backend.profiles]
         if unverified := TensorrtEngine().unverified:
             lines.append(f"unverified: TensorRT's own API was {unverified}")
@@ -194,29 +214,3 @@ def _list_ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str
     }
     seen = [{key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)]
     return (*inputs_by_text, *map(str, profiles.derive_ranges(seen, declared)))
-
-
-def _spell_trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:
-    """Return the line that builds the same engine with NVIDIA's own program.
-
-    Options were read in NVIDIA's documentation for 10 and 11; the line was never run here.
-    """
-    words = [
-        "trtexec",
-        f"--onnx={label}.onnx",
-        f"--saveEngine={label}.engine",
-        "--stronglyTyped",  # 11 is strongly typed with and without it
-        *profiles.list_trtexec_options(profiles.parse_profiles(backend.profiles)),
-        f"--builderOptimizationLevel={backend.builder_level}",
-        "--profilingVerbosity=detailed",
-        f"--exportLayerInfo={label}.layers.json",
-        "--skipInference",
-    ]
-    if not backend.tf32:
-        words.append("--noTF32")
-    if backend.workspace:
-        words.append(f"--memPoolSize=workspace:{backend.workspace}M")
-    if backend.timing_cache:
-        words.append("--timingCacheFile=timing.cache")
-    words += [f"--dynamicPlugins={path.as_posix()}" for path in plugins]
-    return shlex.join(words)

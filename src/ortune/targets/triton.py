@@ -308,7 +308,17 @@ class Triton(Target):
             "instance_group": groups,
         }
         if self.batch:
-            message["dynamic_batching"] = self._build_batching()
+            policy: dict[str, Any] = {}
+            if self.timeout_us:
+                policy["timeout_action"] = Word("REJECT")
+                policy["default_timeout_microseconds"] = self.timeout_us
+            if self.queue:
+                policy["max_queue_size"] = self.queue
+            message["dynamic_batching"] = {
+                "preferred_batch_size": list(self.preferred),
+                "max_queue_delay_microseconds": self.delay_us,
+                **({"default_queue_policy": policy} if policy else {}),
+            }
         if isinstance(backend, Cpu):
             optimization: dict[str, Any] = {}
             if level := _LEVELS[backend.level]:
@@ -419,19 +429,6 @@ class Triton(Target):
                 fix=f"{fix}, or write it without: triton(replayed=false)",
             )
         return HERE
-
-    def _build_batching(self) -> dict[str, Any]:
-        policy: dict[str, Any] = {}
-        if self.timeout_us:
-            policy["timeout_action"] = Word("REJECT")
-            policy["default_timeout_microseconds"] = self.timeout_us
-        if self.queue:
-            policy["max_queue_size"] = self.queue
-        return {
-            "preferred_batch_size": list(self.preferred),
-            "max_queue_delay_microseconds": self.delay_us,
-            **({"default_queue_policy": policy} if policy else {}),
-        }
 
     def _describe_tensor(self, spec: TensorSpec) -> dict[str, Any]:
         """Describe an input or output; where calls are stacked, without the first dimension."""

@@ -179,11 +179,7 @@ def find_chromium() -> str | None:
 
 
 def replay_in_browser(source: Source, folder: Path) -> Replay:
-    """Serve the folder, open the page and compare its answers to the golden ones.
-
-    Raises:
-        BadModel: The page fails, or asks for anything beyond its origin.
-    """
+    """Compare the page's answers with the golden ones; BadModel where it fails or asks afar."""
     from playwright.sync_api import sync_playwright
 
     document = json.loads((folder / "models.json").read_bytes())

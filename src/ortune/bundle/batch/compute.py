@@ -77,11 +77,7 @@ class Computer:
         return self.engine.backend.threads * call.serving.instances
 
     def compute_part(self, part: NumberedPart) -> PartOutcome:
-        """Compute a part.
-
-        Raises:
-            BadData: A row cannot be used; the error has its file and place in it.
-        """
+        """Compute a part; BadData, with file and place, where a row cannot be used."""
         joined, rows, _ = self.compute(part)
         content = BytesIO()
         arrays.write_npz(content, joined)
@@ -272,12 +268,7 @@ class _Pipeline:
     """Ray Data over the parts: it does those of a lost worker again."""
 
     def __init__(self, task: _Task, cpus: int, gpu: bool) -> None:
-        """Plan it; it begins with the first row that is fetched.
-
-        Args:
-            cpus: Of a worker; 0 for those of the smallest machine.
-            gpu: A worker takes a GPU.
-        """
+        """Plan it, to begin with the first fetch; `cpus` of a worker, 0 the smallest machine's."""
         from ray import data
 
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)

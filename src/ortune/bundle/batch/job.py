@@ -105,7 +105,8 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
             )
         result = _collect_parts(batch.out, outcomes, missing, sink)
     plan = computer.engine.plan
-    rows = sum(_count_part_rows(_find_part(batch.out, part.number)) for part in job)
+    files = (arrays.open_npz(_find_part(batch.out, part.number)) for part in job)
+    rows = sum(next(iter(file.columns.values())).shape[0] for file in files)
     resumed = len(job) - len(missing)
     return replace(
         result, plan=plan.plan if plan else None, rows=rows, parts=len(job), resumed=resumed
@@ -158,11 +159,6 @@ def _find_part(out: Path, number: int) -> Path:
     return out / f"part-{number:05}.npz"
 
 
-def _count_part_rows(path: Path) -> int:
-    """Return the rows of a part. Raises BadData: it cannot be read."""
-    return next(iter(arrays.open_npz(path).columns.values())).shape[0]  # their places come first
-
-
 @contextmanager
 def _lock_outputs(out: Path) -> Iterator[None]:
     conflict = BadData(f"another run writes into {out}", fix="wait for it, or give another -o")
@@ -175,11 +171,7 @@ def _lock_outputs(out: Path) -> Iterator[None]:
 def _open_job(
     batch: BatchJob, folder: Path, listing: Sequence[SourceFile], computer: Computer
 ) -> list[NumberedPart]:
-    """Return the parts of the job, those that are there unchanged among them.
-
-    Raises:
-        BadData: The folder holds something else, or parts of what was changed since.
-    """
+    """Return the job's parts; BadData where the folder holds others, or parts of changed input."""
     path, total = batch.out / JOB, sum(file.records for file in listing)
     if not total:
         raise BadData(f"no samples in {batch.data}", fix="give at least one sample")
@@ -189,7 +181,14 @@ def _open_job(
         if strange := [entry.name for entry in batch.out.iterdir() if entry.name != ".lock"]:
             fix = "give another -o: a folder that is new, or of an earlier run of this command"
             raise BadData(f"{batch.out} holds other files: {sorted(strange)[0]}", fix=fix)
-        records = _choose_records(folder, listing, total, computer)
+        # The records of a part, by the size of the first one's inputs and outputs.
+        first = next(file for file in listing if file.records)
+        sample = SourcePart(folder, ((first.name, range(1) if first.records > 1 else None),))
+        outputs, _, size = computer.compute(sample)
+        size += sum(array.nbytes for array in outputs.values())
+        most = min(max(total // _PARTS, _LEAST), _MOST, max(1, _PART_BYTES // size))
+        fixed = computer.fixed_rows or 1
+        records = max(1, most // fixed) * fixed
     else:
         records = before["records"]
     sizes.require_list_memory(total // records)
@@ -205,19 +204,6 @@ def _open_job(
     }
     atomic_write.write_text(path, json.dumps(document) + "\n")
     return job
-
-
-def _choose_records(
-    folder: Path, listing: Sequence[SourceFile], total: int, computer: Computer
-) -> int:
-    """Return the records of a part, by the size of the first one's inputs and outputs."""
-    first = next(file for file in listing if file.records)
-    sample = SourcePart(folder, ((first.name, range(1) if first.records > 1 else None),))
-    outputs, _, size = computer.compute(sample)
-    size += sum(array.nbytes for array in outputs.values())
-    records = min(max(total // _PARTS, _LEAST), _MOST, max(1, _PART_BYTES // size))
-    fixed = computer.fixed_rows or 1
-    return max(1, records // fixed) * fixed
 
 
 def _read_job(path: Path) -> dict[str, Any]:
@@ -239,11 +225,7 @@ def _drop_changed_parts(
     listing: Sequence[SourceFile],
     job: Sequence[NumberedPart],
 ) -> None:
-    """Remove parts whose model or input was changed since, where that was asked for.
-
-    Raises:
-        BadData: It was not.
-    """
+    """Remove parts whose model or input changed, where that was asked for; else BadData."""
     digests = [part.digest for part in job]
     pairs = itertools.zip_longest(before["parts"], digests)
     paths = [

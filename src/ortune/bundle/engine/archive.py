@@ -85,11 +85,7 @@ class _Source(io.BufferedReader):
 
 
 def is_bundle(path: Path) -> bool:
-    """Say whether a file starts like a zip; a model never does.
-
-    Raises:
-        BadModel: There is no such file.
-    """
+    """Say whether a file starts like a zip, as no model does; BadModel where there is none."""
     try:
         with regular_file.open_regular(path, BadModel) as file:
             return file.read(len(_ZIP)) == _ZIP
@@ -112,7 +108,30 @@ def open_bundle(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
             source = stack.enter_context(_Source(io.FileIO(path)))
             bundle = stack.enter_context(zipfile.ZipFile(source))
             source.most = None
-            manifest = _check_manifest(bundle, path)
+            # Check the table of contents against file and manifest; nothing is unpacked yet.
+            name = path.name
+            names = [entry.filename for entry in bundle.infolist()]
+            if MANIFEST not in names:
+                raise BadModel(
+                    f"{name} is a zip without {MANIFEST}, so not a bundle",
+                    fix="give a file made by pack",
+                )
+            if why := next(list_zip_faults(bundle.infolist(), path.stat().st_size), ""):
+                raise BadModel(f"{name} {why}", fix=stored.DISTRUST)
+            manifest = read_manifest(bundle.read(MANIFEST), name)
+            listed = [MANIFEST, *manifest.members]
+            if sorted(names) != sorted(listed):
+                odd = sorted(set(names) ^ set(listed)) or sorted(
+                    {m for m in names if names.count(m) > 1}
+                )
+                raise BadModel(f"{name}: manifest and members differ: '{odd[0]}'", fix=AGAIN)
+            for member, expected in manifest.members.items():
+                if bundle.getinfo(member).file_size != expected.size:
+                    raise BadModel(
+                        f"{name}: '{member}' was changed after packing: its size is not the one "
+                        "in the manifest",
+                        fix=AGAIN,
+                    )
         except (OSError, *_UNREADABLE) as error:
             raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
         yield bundle, manifest
@@ -178,12 +197,7 @@ def unpack_members(
 
 
 def list_zip_faults(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
-    """Yield what is wrong with a zip's table of contents, before anything of it is unpacked.
-
-    Args:
-        entries: The table.
-        size: Bytes of the zip.
-    """
+    """Yield what is wrong with the table of contents of a zip of `size` bytes."""
     if len(entries) > _MOST_MEMBERS:
         yield f"has {len(entries)} members, more than the {_MOST_MEMBERS} that a bundle may have"
     if sum(entry.compress_size for entry in entries) > size:
@@ -222,31 +236,6 @@ def is_safe_member(member: str) -> bool:
         and len(member) <= _LONGEST
         and "/".join(parts) == member
     )
-
-
-def _check_manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
-    """Check the table of contents against the file and the manifest; nothing is unpacked yet."""
-    name = path.name
-    names = [entry.filename for entry in bundle.infolist()]
-    if MANIFEST not in names:
-        raise BadModel(
-            f"{name} is a zip without {MANIFEST}, so not a bundle", fix="give a file made by pack"
-        )
-    if why := next(list_zip_faults(bundle.infolist(), path.stat().st_size), ""):
-        raise BadModel(f"{name} {why}", fix=stored.DISTRUST)
-    manifest = read_manifest(bundle.read(MANIFEST), name)
-    listed = [MANIFEST, *manifest.members]
-    if sorted(names) != sorted(listed):
-        odd = sorted(set(names) ^ set(listed)) or sorted({m for m in names if names.count(m) > 1})
-        raise BadModel(f"{name}: manifest and members differ: '{odd[0]}'", fix=AGAIN)
-    for member, expected in manifest.members.items():
-        if bundle.getinfo(member).file_size != expected.size:
-            raise BadModel(
-                f"{name}: '{member}' was changed after packing: its size is not the one in the "
-                "manifest",
-                fix=AGAIN,
-            )
-    return manifest
 
 
 def _make_digest_error(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:

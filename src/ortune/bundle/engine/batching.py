@@ -248,19 +248,6 @@ class Batcher:
         future: asyncio.Future[TimedAnswer] = asyncio.get_running_loop().create_future()
         request = QueuedRequest(feeds, rows, future, perf_counter_ns())
         key: Hashable = id(request) if form is None else form  # what is not joined is alone in it
-        self._enqueue(request, key)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            with self._changed:
-                self._cancelled += self._waiting.drop_request(request, key)
-                if request.batch is not None:
-                    request.batch.end_unless_awaited()
-            raise
-        finally:
-            del request, future  # an error keeps this frame, and they would keep the error
-
-    def _enqueue(self, request: QueuedRequest, form: Hashable) -> None:
         with self._changed:
             if self._closed:
                 raise make_closed_error(self._name)
@@ -273,8 +260,18 @@ class Batcher:
                 )
             if not self._threads:
                 self._start_workers()
-            self._waiting.add_request(request, form)
+            self._waiting.add_request(request, key)
             self._changed.notify()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with self._changed:
+                self._cancelled += self._waiting.drop_request(request, key)
+                if request.batch is not None:
+                    request.batch.end_unless_awaited()
+            raise
+        finally:
+            del request, future  # an error keeps this frame, and they would keep the error
 
     @property
     def statistics(self) -> Statistics:
@@ -314,18 +311,13 @@ class Batcher:
         while (batch := self._wait_for_batch()) is not None:
             start = perf_counter_ns()
             samples = [request.feeds for request in batch.requests]
-            answers = self._compute_answers(samples, batch.termination)
+            try:
+                with batch.termination.scope():
+                    answers = self._joint.compute_answers(samples)
+            except Exception as error:  # no worker ends with requests waiting
+                answers = [error] * len(samples)
             self._settle_batch(batch, answers, start)
             del batch, samples, answers
-
-    def _compute_answers(
-        self, samples: Sequence[Tensors], termination: Termination
-    ) -> Sequence[Answer]:
-        try:
-            with termination.scope():
-                return self._joint.compute_answers(samples)
-        except Exception as error:  # no worker ends with requests waiting
-            return [error] * len(samples)
 
     def _settle_batch(self, batch: Batch, answers: Sequence[Answer], start: int) -> None:
         """Count a batch that was computed, and wake those who wait for it."""

@@ -209,10 +209,9 @@ class Call:
 
 
 def make_zero_inputs(signature: Signature) -> dict[str, NDArray[Any]]:
-    """Return zeros for every input, of the smallest shape: free dimensions are 1.
+    """Return zeros of the smallest shape: free dimensions are 1.
 
-    Raises:
-        BadData: An input is no array, its shape is not known, or it does not fit into memory.
+    Raises BadData: an input is no array, its shape is not known, or it does not fit into memory.
     """
     zeros: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:

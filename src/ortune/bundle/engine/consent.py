@@ -21,11 +21,7 @@ _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 
 def require_consent(name: str, manifest: Manifest, allowed: bool) -> None:
-    """Refuse a bundle with code of its own that the caller did not allow.
-
-    Raises:
-        BadSettings: It has some; the text names it.
-    """
+    """Raise BadSettings, naming it, for a bundle's code that the caller did not allow."""
     named = list_operator_libraries(manifest.custom_ops)
     if not named or allowed:
         return
@@ -55,11 +51,7 @@ def list_factories(named: Sequence[str]) -> tuple[str, ...]:
 def place_libraries(
     backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path
 ) -> Backend:
-    """Return a plan's settings so that they name the unpacked libraries.
-
-    Raises:
-        BadModel: They name code that the manifest does not list for it.
-    """
+    """Return settings with the unpacked libraries; BadModel where they name unlisted code."""
     require_listed(backend, plan.custom_ops)
     if not backend.custom_ops:
         return backend
@@ -67,11 +59,7 @@ def place_libraries(
 
 
 def require_listed(backend: Backend, libraries: Sequence[str]) -> None:
-    """Refuse settings that name other code than what a bundle lists for them.
-
-    Raises:
-        BadModel: They do.
-    """
+    """Raise BadModel for settings that name other code than what a bundle lists for them."""
     fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
     named = (
         (name, text)
@@ -105,11 +93,7 @@ def locate_libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -
 
 
 def require_backend_settings(data: object, member: str) -> None:
-    """Refuse stored settings that are no backend, or set what a file from elsewhere may not.
-
-    Raises:
-        BadModel: They are so.
-    """
+    """Raise BadModel for stored settings that are no backend, or set what no file may."""
     kind = data.get("is", "") if isinstance(data, dict) else ""
     if not str(kind).startswith("backends/"):
         problem = (

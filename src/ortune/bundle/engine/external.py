@@ -13,16 +13,7 @@ from ortune.graph.io.protobuf import Malformed
 
 
 def require_inside(folder: Path, member: str, members: Collection[str]) -> None:
-    """Refuse an unpacked model whose weights lie anywhere else than beside it in the bundle.
-
-    Args:
-        folder: Where the bundle was unpacked.
-        member: The model.
-        members: All that the bundle holds.
-
-    Raises:
-        BadModel: It refers to another file, or is no model.
-    """
+    """Raise BadModel for an unpacked model with weights anywhere but beside it in the bundle."""
     home = member.rpartition("/")[0]
     try:
         with (folder / member).open("rb") as file:

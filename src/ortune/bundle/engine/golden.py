@@ -39,11 +39,7 @@ def snr_db(expected: Tensors, actual: Tensors) -> float:
 
 
 def first_sample(call: Callable[..., Tensors], inputs: Path, outputs: Path) -> float:
-    """Run the first golden sample and return the `snr_db` of the answer.
-
-    Raises:
-        BadModel: The samples cannot be read, or are none of this model.
-    """
+    """Return the `snr_db` of the first golden answer; BadModel where it is none of this model."""
     try:
         feeds = {name: np.array(array) for name, array in Stream(inputs)[0].items()}
         return snr_db(Stream(outputs)[0], call(**feeds))

@@ -245,11 +245,7 @@ def flushes_denormals(backend: Backend) -> bool:
 
 
 def on_device(backend: Backend, device: str) -> Backend:
-    """Return the settings on a device such as ``cpu`` or ``gpu1``.
-
-    Raises:
-        BadSettings: The backend runs on another kind of device, or on one of them alone.
-    """
+    """Return settings on ``cpu`` or ``gpu1``; BadSettings where the backend does not run there."""
     group = read_device(device)
     inner = getattr(backend, "inner", None)
     if isinstance(inner, Backend):
@@ -285,11 +281,7 @@ def _set_threads(backend: Backend, count: int) -> Backend:
 
 
 def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
-    """Return the settings of one of several instances: its threads keep to CPUs of its own.
-
-    Args:
-        cpus: What the instance is bound to; none where only the runtime can bind it.
-    """
+    """Return one instance's settings, with threads on CPUs of its own, if any are given."""
     inner = getattr(backend, "inner", None)
     changed: dict[str, Any] = {}
     if isinstance(inner, Backend):

@@ -196,20 +196,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
         raise BadModel(
             f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
         ) from error
-    _check_parts(manifest, bundle)
-    return manifest
-
-
-def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest of format 1 in the form of today: its flat fields are its one plan's."""
-    flat = {name: raw[name] for name in _FLAT if name in raw}
-    plan = {"key": "", "settings": SETTINGS, "recipe": RECIPE} | flat
-    plan["custom_ops"] = raw.get("custom_ops", [])
-    return {name: value for name, value in raw.items() if name not in _FLAT} | {"plans": [plan]}
-
-
-def _check_parts(manifest: Manifest, bundle: str) -> None:
-    """Refuse a manifest whose parts do not agree."""
+    # Refuse a manifest whose parts do not agree.
     if not 0 < len(manifest.plans) <= MOST_PLANS:
         problem = f"{bundle} has {wording.format_count(len(manifest.plans), 'plan')}"
         raise BadModel(f"{problem}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
@@ -223,13 +210,23 @@ def _check_parts(manifest: Manifest, bundle: str) -> None:
             )
     for text in manifest.custom_ops:
         is_library = text in manifest.members and text.startswith(f"{LIBRARIES}/")
-        if not is_library and not _is_module_name(text):
+        is_module = re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text)
+        if not (is_library or is_factory(text) or is_module):
             raise BadModel(
                 f"{bundle}: '{text}' is neither a library in it nor the name of a Python module",
                 fix=stored.DISTRUST,
             )
     if why := next(_list_contradictions(manifest), ""):
         raise BadModel(f"{bundle}: its manifest {why}", fix="pack the run again")
+    return manifest
+
+
+def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest of format 1 in the form of today: its flat fields are its one plan's."""
+    flat = {name: raw[name] for name in _FLAT if name in raw}
+    plan = {"key": "", "settings": SETTINGS, "recipe": RECIPE} | flat
+    plan["custom_ops"] = raw.get("custom_ops", [])
+    return {name: value for name, value in raw.items() if name not in _FLAT} | {"plans": [plan]}
 
 
 def _list_models(manifest: Manifest) -> Iterator[str]:
@@ -274,8 +271,3 @@ def _list_contradictions(manifest: Manifest) -> Iterator[str]:
 
 def _is_interval(value: float, low: float, high: float) -> bool:
     return 0 <= low <= value <= high < math.inf
-
-
-def _is_module_name(text: str) -> bool:
-    """Say whether a text names an installed module, or a function in one: no path, no file."""
-    return is_factory(text) or bool(re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text))

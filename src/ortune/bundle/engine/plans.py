@@ -51,14 +51,7 @@ class CompiledPlan:
 
 
 def load_compiled(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[int, CompiledPlan]:
-    """Return place of a plan -> its compiled models; empty where the bundle has none.
-
-    Args:
-        name: Of the bundle, for errors.
-
-    Raises:
-        BadModel: What the bundle says of them was changed, or does not fit it.
-    """
+    """Return place of a plan -> its compiled models; BadModel where they changed or do not fit."""
     if COMPILED not in manifest.members:
         return {}
     archive.extract_member(file, manifest, COMPILED, None)
@@ -94,16 +87,6 @@ class BundleArchive:
     how: Serving
     compiled: Mapping[int, CompiledPlan] = field(default_factory=dict)
     code: bool = False
-
-    def unpack_settings(self, folder: Path, plan: PackedPlan) -> None:
-        """Unpack what says where a plan runs: its settings and the libraries they name.
-
-        Raises:
-            BadModel: One was changed.
-        """
-        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
-        for member in (plan.settings, *libraries):
-            archive.extract_member(self.file, self.manifest, member, folder)
 
     def unpack_models(
         self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()
@@ -210,7 +193,25 @@ def open_plan(stack: ExitStack, opened: BundleArchive, backend: Backend | None) 
     named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
     plan = next(iter(exact + named), None)
     if plan is None:
-        return _open_unmeasured(stack, opened, backend)
+        # Open the first plan's models on that backend, the original where they do not fit.
+        refuse_missing_backend(backend)
+        manifest = opened.manifest
+        first = manifest.plans[0]
+        reason = f"none of its plans was measured on '{backend}'"
+        folder = make_temporary_folder(stack)
+        models = {*first.models.values(), *manifest.fallback.values()}
+        opened.unpack_models(folder, models, first.golden.values())
+        if isinstance(backend, Cpu) and not backend.custom_ops:
+            libraries = consent.locate_libraries(manifest.custom_ops, manifest, folder)
+            backend = replace(backend, custom_ops=libraries)
+        backend = opened.how.share_threads(backend)
+        calls = _open_alike(stack, backend, folder, opened, first.models, first)
+        description = f"the model of '{first.plan}'"
+        if isinstance(calls, str):
+            description = "the original"
+            calls = open_models(stack, backend, folder, opened, manifest.fallback)
+        _warn_caller(f"{opened.name}: {reason}; {description} runs there")
+        return Running(calls, backend, reason)
     result = _open_measured(stack, opened, plan, ())
     if isinstance(result, Running):
         return result
@@ -221,11 +222,7 @@ def open_plan(stack: ExitStack, opened: BundleArchive, backend: Backend | None) 
 
 
 def refuse_missing_backend(backend: Backend) -> None:
-    """Refuse a backend that this machine cannot run.
-
-    Raises:
-        BackendMissing: It cannot; the fix says what to install.
-    """
+    """Raise BackendMissing, saying what to install, where it cannot run here."""
     if fix := backend.missing():
         raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=fix)
 
@@ -262,11 +259,7 @@ def _open_first(stack: ExitStack, opened: BundleArchive) -> Running:
 def _open_measured(
     stack: ExitStack, opened: BundleArchive, plan: PackedPlan, reasons: Sequence[str]
 ) -> Running | str:
-    """Open one plan as it was measured, or say why it does not run.
-
-    Args:
-        reasons: Why the plans before it do not.
-    """
+    """Open one plan as it was measured, or say why not, with `reasons` of the plans before it."""
     name, manifest = opened.name, opened.manifest
     if (code := consent.list_factories(plan.custom_ops)) and not opened.code:
         return (
@@ -275,7 +268,10 @@ def _open_measured(
         )
     with ExitStack() as tried:
         folder = make_temporary_folder(tried)
-        opened.unpack_settings(folder, plan)
+        # Unpack what says where a plan runs: its settings and the libraries they name.
+        libraries = [text for text in plan.custom_ops if text in opened.manifest.members]
+        for member in (plan.settings, *libraries):
+            archive.extract_member(opened.file, opened.manifest, member, folder)
         backend, reason = consent.load_backend(folder, manifest, plan)
         if backend is None:
             return reason
@@ -323,11 +319,7 @@ def _open_compiled(
     plan: PackedPlan,
     same: bool,
 ) -> tuple[Mapping[str, Call] | None, str]:
-    """Open a plan's compiled models; None with the reason where they are for something else.
-
-    Args:
-        same: The settings are those that they were compiled with.
-    """
+    """Open a plan's compiled models, made with the `same` settings; else None and the reason."""
     compiled = opened.compiled.get(opened.manifest.plans.index(plan))
     if compiled is None:
         return None, ""
@@ -383,28 +375,6 @@ def _join_reasons(manifest: Manifest, reasons: Sequence[str]) -> str:
         return "".join(reasons)
     pairs = zip(manifest.plans, reasons, strict=False)
     return "; ".join(f"{plan.backend}: {reason}" for plan, reason in pairs)
-
-
-def _open_unmeasured(stack: ExitStack, opened: BundleArchive, backend: Backend) -> Running:
-    """Open the first plan's models on another backend, the original where they do not fit."""
-    refuse_missing_backend(backend)
-    manifest = opened.manifest
-    first = manifest.plans[0]
-    reason = f"none of its plans was measured on '{backend}'"
-    folder = make_temporary_folder(stack)
-    models = {*first.models.values(), *manifest.fallback.values()}
-    opened.unpack_models(folder, models, first.golden.values())
-    if isinstance(backend, Cpu) and not backend.custom_ops:
-        libraries = consent.locate_libraries(manifest.custom_ops, manifest, folder)
-        backend = replace(backend, custom_ops=libraries)
-    backend = opened.how.share_threads(backend)
-    calls = _open_alike(stack, backend, folder, opened, first.models, first)
-    description = f"the model of '{first.plan}'"
-    if isinstance(calls, str):
-        description = "the original"
-        calls = open_models(stack, backend, folder, opened, manifest.fallback)
-    _warn_caller(f"{opened.name}: {reason}; {description} runs there")
-    return Running(calls, backend, reason)
 
 
 def _warn_caller(text: str) -> None:

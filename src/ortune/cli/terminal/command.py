@@ -56,11 +56,7 @@ a settings file's key is looked up as the option. Take a row out a release after
 
 
 def refuse_retired(verb: str, option: str = "") -> None:
-    """Refuse a verb, or an option of one, that an earlier release had.
-
-    Raises:
-        OrtuneError: An earlier release had it.
-    """
+    """Raise OrtuneError for a verb, or an option of one, that an earlier release had."""
     word = f"{verb} {option}".strip()
     if word in RETIRED:
         raise OrtuneError(f"`{word}` was removed", fix=RETIRED[word])
@@ -372,11 +368,7 @@ def run_before_notes(run: Callable[[R], T], request: R) -> T:
 
 
 def refuse_options(names: Collection[str], problem: str, fix: str) -> None:
-    """Refuse options that do not go with what the present command was asked.
-
-    Raises:
-        BadSettings: One of these fields is given.
-    """
+    """Raise BadSettings for a given option that does not go with what the command was asked."""
     for param in click.get_current_context().command.params:
         if param.name in names and is_given(param.name or ""):
             raise BadSettings(f"{_spell_option(param)} {problem}", fix=fix)

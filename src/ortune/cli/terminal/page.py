@@ -40,11 +40,7 @@ def save_page(options: PageOptions, page: Page) -> None:
 
 
 def save_result_page(options: PageOptions, result: Result, title: str = "") -> None:
-    """Write a result as a page where one was asked for.
-
-    Args:
-        title: In place of the one that such a result has.
-    """
+    """Write a result as a page where one was asked for; `title` in place of its own."""
     if options.page is not None:
         from ortune.reporting.results import build_result_parts
 

@@ -56,11 +56,7 @@ _LONG = 28
 def write_panels(
     ctx: click.Context, formatter: click.HelpFormatter, forms: Mapping[str, str]
 ) -> None:
-    """Write the options of a verb under headings, then the names of the common ones.
-
-    Args:
-        forms: Option -> the flag that it goes with, for those that go with no other.
-    """
+    """Write a verb's options under headings; `forms` has the flag that one goes with alone."""
     options = list_own(ctx.command)
     records = {word: option.get_help_record(ctx) or ("", "") for word, option in options.items()}
     lengths = [len(name) for name, _ in records.values()]

@@ -22,11 +22,7 @@ from ortune.serving.protocol.status import RequestRefused
 
 
 def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-    """Return what a model takes, from what it says of itself; free dimensions are None.
-
-    Raises:
-        BadData: It says nothing of the kind.
-    """
+    """Return what a model says it takes, free dimensions None; BadData where it does not say."""
     specs = []
     try:
         for tensor in metadata["inputs"]:
@@ -48,11 +44,7 @@ def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
 
 
 def stack_batches(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
-    """Join consecutive samples along their first dimension; begin again at the end.
-
-    Raises:
-        BadData: They do not fit together.
-    """
+    """Join consecutive samples, over and over; BadData where they do not fit together."""
     if batch <= 1:
         return list(samples)
     requests: list[Tensors] = []

@@ -255,11 +255,7 @@ class GrpcSender:
 
 
 def grpc_channel(module: Any, url: ServerUrl, ca: str) -> Any:
-    """Return a channel of ``grpc`` or ``grpc.aio`` to a server.
-
-    Args:
-        ca: A file with certificates to trust, with TLS; the system's without it.
-    """
+    """Return a channel of ``grpc`` or ``grpc.aio``; `ca` has certificates to trust with TLS."""
     import grpc
 
     if not url.tls:

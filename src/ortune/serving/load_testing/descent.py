@@ -49,11 +49,7 @@ class ServingSpace:
     limit_us: float
 
     def list_neighbours(self, at: Serving, name: str, direction: int) -> Iterator[Serving]:
-        """Yield what lies beyond some settings along one coordinate, the next first.
-
-        Args:
-            direction: 1 or -1.
-        """
+        """Yield settings along a coordinate, the next first; `direction` is 1 or -1."""
         here = self._read_coordinate(at, name)
         beyond = [value for value in self._list_values(at, name) if (value - here) * direction > 0]
         for value in sorted(beyond, reverse=direction < 0):

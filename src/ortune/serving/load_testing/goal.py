@@ -119,11 +119,7 @@ class Scores:
         self._last = _CAUTION * full.rate
 
     def level_s(self, beyond: int) -> float:
-        """Return the seconds of a level, about.
-
-        Args:
-            beyond: Answers beyond the percentile.
-        """
+        """Return the seconds of a level, about; `beyond`: answers beyond the percentile."""
         needed = requests_needed(self.goal.percentile, beyond)
         return max(_LEVEL_S, needed / (self.rate or self._last))
 
@@ -296,7 +292,16 @@ class Search:
             def score(settings: Serving) -> float | None:
                 if self._remaining_s < reserved * self._pair_s:
                     return None
-                return self._score_settings(home, settings)
+                self._report_progress(f"serving {self._space.spell_settings(settings)}")
+                try:
+                    with self._start(settings, "candidate") as other:
+                        began = self._clock()
+                        ratio = self._measure_pair(home, other)
+                        self._pair_s = (self._pair_s + self._clock() - began + _START_S) / 2
+                except OrtuneError as error:
+                    self._notes.append(f"{self._space.spell_settings(settings)}: {error.what}")
+                    return 0.0
+                return ratio
 
             tried = descend_settings(space, defaults, score)
         fresh = self._confirm_settings(tried[0].settings) if tried else []
@@ -329,19 +334,6 @@ class Search:
     @property
     def _remaining_s(self) -> float:
         return self._seconds - (self._clock() - self._began)
-
-    def _score_settings(self, home: Measure, settings: Serving) -> float:
-        """Return the score of settings over the defaults', 0 where they cannot be served."""
-        self._report_progress(f"serving {self._space.spell_settings(settings)}")
-        try:
-            with self._start(settings, "candidate") as other:
-                began = self._clock()
-                ratio = self._measure_pair(home, other)
-                self._pair_s = (self._pair_s + self._clock() - began + _START_S) / 2
-        except OrtuneError as error:
-            self._notes.append(f"{self._space.spell_settings(settings)}: {error.what}")
-            return 0.0
-        return ratio
 
     def _confirm_settings(self, settings: Serving) -> list[float]:
         """Measure settings and defaults in pairs of new servers."""

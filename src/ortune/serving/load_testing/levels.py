@@ -48,11 +48,7 @@ class Load:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check it.
-
-        Raises:
-            BadSettings: It is neither kind or both, or has no end.
-        """
+        """Check it. Raises BadSettings: it is neither kind or both, or has no end."""
         if (self.concurrency > 0) == (self.rate > 0):
             raise BadSettings("a load is a concurrency or a rate", fix="give one of them")
         if not (self.seconds > 0 or self.requests > 0):

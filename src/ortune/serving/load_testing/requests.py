@@ -33,11 +33,7 @@ class ServerUrl:
 
     @classmethod
     def parse(cls, text: str) -> ServerUrl:
-        """Read an address.
-
-        Raises:
-            BadSettings: It is none.
-        """
+        """Read an address. Raises BadSettings: it is none."""
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -80,11 +76,7 @@ class PercentileLimit:
 
     @classmethod
     def parse(cls, text: str) -> PercentileLimit:
-        """Read a limit such as ``p99<=20ms``.
-
-        Raises:
-            BadSettings: It is none.
-        """
+        """Read a limit such as ``p99<=20ms``. Raises BadSettings: it is none."""
         match = _LIMIT.fullmatch(text.strip())
         if match is None or not 50 <= float(match[1]) < 100 or not float(match[2]):
             raise BadSettings(

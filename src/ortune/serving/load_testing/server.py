@@ -171,11 +171,7 @@ class Admin:
         self._ask = self._over_http(ca) if url.protocol == "http" else self._over_grpc(ca)
 
     def list_models(self) -> list[str]:
-        """Return the names of models that are ready; empty where the server has no such list.
-
-        Raises:
-            BadData: It asks for a token.
-        """
+        """Return names of ready models, as far as listed; BadData where it asks for a token."""
         index: Any = []
         try:
             index = self._ask("POST /v2/repository/index", "RepositoryIndex", {"ready": True})
@@ -190,11 +186,7 @@ class Admin:
         return sorted({str(model.get("name")) for model in index if isinstance(model, dict)})
 
     def fetch_metadata(self, model: str, version: str) -> Mapping[str, Any]:
-        """Return what a model says of itself.
-
-        Raises:
-            BadData: The server knows no such model.
-        """
+        """Return what a model says of itself. Raises BadData: the server knows no such model."""
         try:
             return self._ask_model("", "ModelMetadata", model, version)
         except _Refusal as refusal:
@@ -311,11 +303,7 @@ class Admin:
 def _end_after(
     connection: http.client.HTTPConnection, seconds: float
 ) -> Iterator[threading.Event]:
-    """End a connection that is still in use then: a server may send its answer byte by byte.
-
-    Yields:
-        Is set when it was ended.
-    """
+    """End a connection that is still in use then, and set the event: bytes may come one by one."""
     is_late = threading.Event()
 
     def end() -> None:

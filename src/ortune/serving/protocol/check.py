@@ -41,7 +41,22 @@ def check_request(
     arrays = request.inputs
     if outputs:
         _check_outputs(request, {spec.name: spec for spec in outputs}, model)
-    _check_names(arrays, [spec.name for spec in inputs], optional, model)
+    names = [spec.name for spec in inputs]
+    least, most = len(names) - len(optional), len(names)
+    missing = [name for name in names if name not in arrays and name not in optional]
+    odd = [name for name in arrays if name not in names]
+    if not least <= len(arrays) <= most or (missing and not odd):
+        wrong = (
+            _NOT_BETWEEN.format(least, most, len(arrays), model)
+            if optional
+            else _WRONG_NUMBER.format(most, len(arrays), model)
+        )
+        raise RequestRefused(
+            f"{wrong} Got input(s) {_quote_names(arrays)}, but missing required input(s) "
+            f"{_quote_names(missing)}. Please provide all required input(s)."
+        )
+    if odd:
+        raise RequestRefused(f"unexpected inference input '{odd[0]}' for model '{model}'")
     if max_batch:
         _check_rows(request, max_batch, model)
     for spec in inputs:
@@ -71,26 +86,6 @@ def count_numbers(inputs: Sequence[TensorSpec], max_batch: int) -> int | None:
             return None
         count += math.prod(dim for dim in dims if isinstance(dim, int))
     return count
-
-
-def _check_names(
-    arrays: Collection[str], names: Sequence[str], optional: Collection[str], model: str
-) -> None:
-    least, most = len(names) - len(optional), len(names)
-    missing = [name for name in names if name not in arrays and name not in optional]
-    odd = [name for name in arrays if name not in names]
-    if not least <= len(arrays) <= most or (missing and not odd):
-        wrong = (
-            _NOT_BETWEEN.format(least, most, len(arrays), model)
-            if optional
-            else _WRONG_NUMBER.format(most, len(arrays), model)
-        )
-        raise RequestRefused(
-            f"{wrong} Got input(s) {_quote_names(arrays)}, but missing required input(s) "
-            f"{_quote_names(missing)}. Please provide all required input(s)."
-        )
-    if odd:
-        raise RequestRefused(f"unexpected inference input '{odd[0]}' for model '{model}'")
 
 
 def format_dims(spec: TensorSpec) -> str:

@@ -42,11 +42,7 @@ RAW_ONLY = frozenset({"FP16", "BF16"})
 
 
 def find_datatype(dtype: np.dtype[Any] | str) -> str:
-    """Return the protocol's name of a dtype, given as NumPy or `TensorSpec` spell it.
-
-    Raises:
-        RequestRefused: It has none, as float8, int4 and sequences have not.
-    """
+    """Return the protocol's name of a dtype; RequestRefused where it has none, as float8 has."""
     name = dtype if isinstance(dtype, str) else dtype.name
     try:
         return _NAMES[name]
@@ -66,11 +62,7 @@ def has_datatype(dtype: str) -> bool:
 
 
 def find_dtype(datatype: str) -> np.dtype[Any]:
-    """Return the dtype of arrays of a datatype: object for BYTES, ml_dtypes' for BF16.
-
-    Raises:
-        RequestRefused: There is no such datatype.
-    """
+    """Return a datatype's dtype (BYTES: object, BF16: ml_dtypes'); RequestRefused without one."""
     try:
         return _DTYPES[datatype]
     except (KeyError, TypeError):
@@ -94,11 +86,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def count_elements(name: str, shape: Sequence[Any]) -> int:
-    """Return the number of elements of an input's shape.
-
-    Raises:
-        RequestRefused: It is no shape, or none that fits into memory.
-    """
+    """Return an input's elements; RequestRefused where its shape is none, or fits no memory."""
     if len(shape) > _MOST_DIMS:
         dimensions = wording.format_count(len(shape), "dimension")
         raise RequestRefused(f"input '{name}' has {dimensions}, at most {_MOST_DIMS} may be")
@@ -130,7 +118,25 @@ def from_raw(
     """
     kind, count, shape = find_dtype(datatype), count_elements(name, shape), tuple(shape)
     if kind.kind == "O":
-        return _read_strings(name, count, data, model).reshape(shape)
+        # As many elements as the data can hold are made at most.
+        strings: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end and len(strings) <= count:
+            if end - at < _LENGTH.size:
+                raise _make_truncation_error(name, model)
+            (size,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size
+            if size > end - at:
+                raise _make_truncation_error(name, model)
+            strings.append(bytes(data[at : at + size]))
+            at += size
+        if len(strings) != count:
+            got = f"more than {count}" if len(strings) > count else str(len(strings))
+            raise RequestRefused(
+                f"unexpected number of string elements {got} for inference input '{name}' "
+                f"for model '{model}', expecting {count}"
+            )
+        return np.array(strings, object).reshape(shape)
     expected = count * kind.itemsize
     if expected != len(data):
         raise RequestRefused(
@@ -160,14 +166,9 @@ def to_raw(array: NDArray[Any]) -> bytes | memoryview:
 
 
 def decode_texts(array: NDArray[Any], subject: str, fix: str) -> list[str]:
-    """Return the elements of a BYTES tensor in a row, as text.
+    """Return a BYTES tensor's elements in a row, as text.
 
-    Args:
-        subject: Says whose they are, such as "input 'x'".
-        fix: What to do where one is no UTF-8.
-
-    Raises:
-        RequestRefused: One is no UTF-8.
+    Raises RequestRefused where one is no UTF-8: of `subject`, such as "input 'x'", with `fix`.
     """
     try:
         return [
@@ -176,28 +177,6 @@ def decode_texts(array: NDArray[Any], subject: str, fix: str) -> list[str]:
         ]
     except UnicodeDecodeError:
         raise RequestRefused(f"{subject} holds bytes that are no UTF-8", fix=fix) from None
-
-
-def _read_strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:
-    """Read elements of BYTES; as many as the data can hold are made at most."""
-    strings: list[bytes] = []
-    at, end = 0, len(data)
-    while at < end and len(strings) <= count:
-        if end - at < _LENGTH.size:
-            raise _make_truncation_error(name, model)
-        (size,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        if size > end - at:
-            raise _make_truncation_error(name, model)
-        strings.append(bytes(data[at : at + size]))
-        at += size
-    if len(strings) != count:
-        got = f"more than {count}" if len(strings) > count else str(len(strings))
-        raise RequestRefused(
-            f"unexpected number of string elements {got} for inference input '{name}' "
-            f"for model '{model}', expecting {count}"
-        )
-    return np.array(strings, object)
 
 
 def _make_truncation_error(name: str, model: str) -> RequestRefused:

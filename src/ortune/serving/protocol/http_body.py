@@ -120,11 +120,7 @@ def encode_response(
 
 
 def parse_header_length(text: str | None) -> int | None:
-    """Read the header ``Inference-Header-Content-Length``; None where there is none.
-
-    Raises:
-        RequestRefused: It is no whole number.
-    """
+    """Read ``Inference-Header-Content-Length``, if any; RequestRefused if no whole number."""
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:

@@ -71,20 +71,12 @@ class DeclaredRequest:
     parsed_bytes: int = 0
 
     def read(self) -> InferRequest:
-        """Return the request with its data.
-
-        Raises:
-            RequestRefused: It does not fit the shapes.
-        """
+        """Return the request with its data. Raises RequestRefused: it does not fit the shapes."""
         return replace(self.request, inputs={name: read() for name, read in self.readers.items()})
 
 
 def declare_tensor(name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """Return an array of a declared type and shape, of whatever size, that takes no memory.
-
-    Raises:
-        RequestRefused: There is no such datatype or shape.
-    """
+    """Return an array that takes no memory; RequestRefused where type or shape are none."""
     kind = find_dtype(datatype)
     count_elements(name, shape)
     return np.broadcast_to(np.zeros((), kind), tuple(shape))
@@ -123,22 +115,14 @@ _MOST_US = 2**63 - 1
 
 
 def validate_timeout(value: Any) -> int:
-    """Return the microseconds that a request may take; 0 for no limit.
-
-    Raises:
-        RequestRefused: It is no number of microseconds.
-    """
+    """Return a request's microseconds, 0 for no limit; RequestRefused where they are none."""
     if type(value) is not int or not 0 <= value <= _MOST_US:
         raise RequestRefused("Unable to parse 'timeout': a whole number of microseconds is wanted")
     return value
 
 
 def validate_class_count(value: Any, output: str) -> int:
-    """Return how many classes are asked for in the place of an output.
-
-    Raises:
-        RequestRefused: It is no number of classes.
-    """
+    """Return how many classes are asked for; RequestRefused where it is no such number."""
     if type(value) is not int or value < 0:
         raise RequestRefused(
             f"invalid value for 'classification' of output '{output}', expected >= 0"
@@ -167,11 +151,7 @@ def validate_parameters(
 
 
 def refuse_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
-    """Refuse a tensor that lies in shared memory: none is ever registered here.
-
-    Raises:
-        RequestRefused: It does.
-    """
+    """Raise RequestRefused for a tensor in shared memory: none is ever registered here."""
     if "shared_memory_region" in parameters:
         raise RequestRefused(
             f"Unable to find shared memory region of {tensor}",

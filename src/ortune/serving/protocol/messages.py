@@ -79,11 +79,7 @@ class AddressedRequest:
 
     @property
     def request(self) -> InferRequest:
-        """The request with its data.
-
-        Raises:
-            RequestRefused: It does not fit the shapes.
-        """
+        """The request with its data. Raises RequestRefused: it does not fit the shapes."""
         return self.declared.read()
 
 
@@ -209,11 +205,7 @@ def _declare_message(
     raw: Sequence[bytes | memoryview],
     contents: Sequence[memoryview | None],
 ) -> DeclaredRequest:
-    """Read what a message declares.
-
-    Args:
-        contents: Typed contents that were taken out of the message, by place.
-    """
+    """Read what a message declares; `contents`: typed ones that were taken out of it, by place."""
     model = infer_message.model_name
     if len(raw) > len(infer_message.inputs):
         raise RequestRefused(f"unexpected additional input data for model '{model}'")
@@ -283,11 +275,7 @@ def _read_outputs(tensors: Any) -> tuple[OutputRequest, ...]:
 def _read_contents(
     name: str, datatype: str, shape: Sequence[int], contents: Any, model: str
 ) -> NDArray[Any]:
-    """Read an input from the typed field of its datatype.
-
-    Args:
-        contents: ``InferTensorContents``, or that serialized.
-    """
+    """Read an input from the typed field of its datatype, ``InferTensorContents`` or its bytes."""
     kind, count = find_dtype(datatype), count_elements(name, shape)
     if isinstance(contents, memoryview):
         contents = _parse_contents(name, count, contents)
@@ -313,11 +301,7 @@ def _read_contents(
 
 
 def _parse_contents(name: str, count: int, encoded: memoryview) -> Any:
-    """Parse typed contents, unless they hold more texts than the shape says.
-
-    Raises:
-        RequestRefused: They do, or are none.
-    """
+    """Parse typed contents; RequestRefused where they are none or hold more texts than `count`."""
     data = bytes(encoded)
     # A text takes two bytes on the wire and a hundred in memory: see how many there are first.
     if data.count(_TEXT_KEY) > count:
@@ -404,11 +388,7 @@ def _take_contents(body: bytes, start: int, stop: int) -> tuple[memoryview | Non
 
 
 def _walk_fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield key, place, and the start and end of the content of each field of a message.
-
-    Raises:
-        RequestRefused: It is no protobuf message.
-    """
+    """Yield key, place, start and end of each field; RequestRefused where it is no message."""
     while at < end:
         key, start = _read_varint(body, at)
         match key & 7:

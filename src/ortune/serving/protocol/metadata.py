@@ -42,11 +42,7 @@ LOG_SETTINGS: Mapping[str, Any] = {
 
 
 def check_unchanged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Refuse to change a setting; a value None asks for no change.
-
-    Raises:
-        RequestRefused: One is to change.
-    """
+    """Raise RequestRefused where a setting is to change; a value None asks for no change."""
     for name, value in changes.items():
         if name not in settings or value not in (None, settings[name]):
             raise RequestRefused(
@@ -57,25 +53,14 @@ def check_unchanged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def refuse_region(kind: str, name: str) -> NoReturn:
-    """Refuse to tell of a region of shared memory: there are none.
-
-    Args:
-        kind: ``system`` or ``cuda``.
-
-    Raises:
-        RequestRefused: Always.
-    """
+    """Raise RequestRefused: there are no regions of ``system`` or ``cuda`` shared memory."""
     raise RequestRefused(
         f"Unable to find {kind} shared memory region: '{name}'", RefusalKind.NOT_FOUND
     )
 
 
 def refuse_registration(name: str) -> NoReturn:
-    """Refuse to register a region of shared memory.
-
-    Raises:
-        RequestRefused: Always.
-    """
+    """Refuse to register a region of shared memory. Raises RequestRefused: always."""
     raise RequestRefused(
         f"failed to register shared memory region '{name}': not supported",
         RefusalKind.UNSUPPORTED,
@@ -95,10 +80,9 @@ def model_metadata(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
 ) -> dict[str, Any]:
-    """Return what a model says of itself; free dimensions are -1, the batch too.
+    """Return what a model says of itself, free dimensions and the batch -1.
 
-    Raises:
-        RequestRefused: An input or output has a type or rank that the protocol cannot say.
+    Raises RequestRefused: an input or output has a type or rank that the protocol cannot say.
     """
 
     def describe_tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
@@ -185,11 +169,7 @@ def model_config(
 
 
 def as_message(name: str, content: Mapping[str, Any]) -> Any:
-    """Return a message of the protocol with a content in its JSON form.
-
-    Args:
-        name: Such as ``ModelMetadataResponse``.
-    """
+    """Return a message such as ``ModelMetadataResponse`` with a content in its JSON form."""
     return json_format.ParseDict(dict(content), find_message_class(name)())
 
 

@@ -58,11 +58,7 @@ _LAST_S = 2.0
 
 
 def refuse_unproxied_options(request: Serve) -> None:
-    """Refuse what Ray's proxies, or copies of the models on other machines, cannot hold.
-
-    Raises:
-        BadSettings: An option is one of these.
-    """
+    """Raise BadSettings for what Ray's proxies, or copies of models elsewhere, cannot hold."""
     for option, is_given, reason, fix in (
         ("--no-http", not request.http, "Ray's proxies always answer HTTP", "leave it out"),
         (
@@ -161,7 +157,10 @@ class _Driver:
 
     async def run(self, access: Access, sources: list[ModelSource]) -> int | None:
         """Return whether requests were left; None where it was told to end twice."""
-        ray, serve = self._ray, _import_serve()
+        from ray import serve
+
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # it has logs of its own
+        ray = self._ray
         with suppress(ValueError):
             ray.get_actor(_CONTROLLER, namespace=_SERVE)
             raise BadSettings(
@@ -174,9 +173,46 @@ class _Driver:
         holder, files = self._put_files(sources)
         try:
             with handle_signals(self._stop.set):
-                self._start_proxies(serve, http, grpc_address)
+                options: dict[str, Any] = {}
+                if grpc_address is not None:
+                    options["grpc_options"] = {
+                        "port": grpc_address.port,
+                        "grpc_servicer_functions": [f"{messages.__name__}.add_services"],
+                        "enable_reflection": False,
+                    }
+                try:
+                    serve.start(
+                        proxy_location="HeadOnly",
+                        http_options={"host": self._request.host, "port": http.port},
+                        controller_options={"runtime_env": {"env_vars": _PATIENCE}},
+                        **options,
+                    )
+                except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+                    raise OrtuneError(
+                        f"Ray Serve does not start: {summarize_error(error)}",
+                        fix="see Ray's own logs, in /tmp/ray/session_latest/logs/serve of its "
+                        "head",
+                    ) from None
                 job = ReplicaJob(relocate_models(self._request, sources), access, files, cpus)
-                self._deploy(serve, job, count, gpus)
+                limits = make_limits(self._request)
+                deployment = serve.deployment(
+                    serve.ingress()(Replica),
+                    name="models",
+                    num_replicas=count,
+                    max_ongoing_requests=count_calls(limits),
+                    max_constructor_retry_count=1,
+                    graceful_shutdown_timeout_s=self._request.drain + _LAST_S,
+                    graceful_shutdown_wait_loop_s=_POLL_S,
+                    ray_actor_options={
+                        "num_cpus": job.cpus,
+                        "num_gpus": gpus,
+                        "runtime_env": dict(ray.get_runtime_context().runtime_env),
+                    },
+                )
+                serve.run_many(
+                    [serve.RunTarget(deployment.bind(job), name=NAME)],
+                    wait_for_applications_running=False,
+                )
                 await self._wait_until_running(serve, holder)
                 names = await serve.get_app_handle(NAME).list_names.remote()
                 text = f"{format_count(count, 'replica')} of {format_count(cpus, 'CPU')}"
@@ -225,47 +261,6 @@ class _Driver:
         self._ray.get(holder.read_error.remote())  # it runs
         return holder, digests
 
-    def _start_proxies(self, serve: Any, http: Address, grpc_address: Address | None) -> None:
-        options: dict[str, Any] = {}
-        if grpc_address is not None:
-            options["grpc_options"] = {
-                "port": grpc_address.port,
-                "grpc_servicer_functions": [f"{messages.__name__}.add_services"],
-                "enable_reflection": False,
-            }
-        try:
-            serve.start(
-                proxy_location="HeadOnly",
-                http_options={"host": self._request.host, "port": http.port},
-                controller_options={"runtime_env": {"env_vars": _PATIENCE}},
-                **options,
-            )
-        except (self._ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
-            raise OrtuneError(
-                f"Ray Serve does not start: {summarize_error(error)}",
-                fix="see Ray's own logs, in /tmp/ray/session_latest/logs/serve of its head",
-            ) from None
-
-    def _deploy(self, serve: Any, job: ReplicaJob, count: int, gpus: int) -> None:
-        limits = make_limits(self._request)
-        deployment = serve.deployment(
-            serve.ingress()(Replica),
-            name="models",
-            num_replicas=count,
-            max_ongoing_requests=count_calls(limits),
-            max_constructor_retry_count=1,
-            graceful_shutdown_timeout_s=self._request.drain + _LAST_S,
-            graceful_shutdown_wait_loop_s=_POLL_S,
-            ray_actor_options={
-                "num_cpus": job.cpus,
-                "num_gpus": gpus,
-                "runtime_env": dict(self._ray.get_runtime_context().runtime_env),
-            },
-        )
-        serve.run_many(
-            [serve.RunTarget(deployment.bind(job), name=NAME)], wait_for_applications_running=False
-        )
-
     async def _wait_until_running(self, serve: Any, holder: Any) -> None:
         until = time.monotonic() + _START_S
         while not self._stop.is_set():
@@ -294,14 +289,6 @@ class _Driver:
             return 0
         self._journal.log_event("error", "ended: requests got no answer in time")
         return 1
-
-
-def _import_serve() -> Any:
-    """Return Ray Serve, which keeps what it does to its own logs."""
-    from ray import serve
-
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    return serve
 
 
 def _ask_head(ray: Any, function: Callable[..., Any], *arguments: Any) -> Any:

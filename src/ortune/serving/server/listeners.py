@@ -53,10 +53,7 @@ class Access:
         return not self._digests
 
     def allows(self, header: str | None) -> bool:
-        """Whether a request with this ``authorization`` header, ``Bearer TOKEN``, may be answered.
-
-        All tokens are compared, whichever fits.
-        """
+        """Whether this ``authorization`` header will do; all tokens are compared in any case."""
         if not self._digests:
             return True
         scheme, _, token = (header or "").partition(" ")
@@ -186,11 +183,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def bind_socket(self) -> socket.socket:
-        """Return a socket on it; several, also of several processes, share the port.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Return a socket on it that shares its port, also among processes; OSError if refused."""
         return _bind_socket(self.host, self.port, shared=True)
 
 
@@ -233,11 +226,7 @@ def reserve_port(host: str, port: int, option: str, stack: ExitStack) -> Address
 
 
 def resolve_host(host: str) -> str:
-    """Return the number of a host, version 4 of the protocol where it has both.
-
-    Raises:
-        BadSettings: There is no such host.
-    """
+    """Return a host's number, IPv4 where it has both; BadSettings where there is no such host."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -286,11 +275,7 @@ class Listeners:
 def open_listeners(
     request: Serve, warn: Warn, http: Address | None, grpc: Address | None
 ) -> Listeners:
-    """Read tokens and certificate, for ports that are taken already.
-
-    Raises:
-        BadSettings: One cannot be used.
-    """
+    """Read tokens and certificate, for taken ports; BadSettings where one cannot be used."""
     access = read_tokens(request.token_file, warn)
     certificate = check_certificate(request.tls_cert, request.tls_key, warn)
     return Listeners(access, certificate, http, grpc)

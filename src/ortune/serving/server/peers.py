@@ -40,11 +40,7 @@ class PeerLimit:
         self._total = 0
 
     def open_one(self, client: str) -> None:
-        """Count one more.
-
-        Raises:
-            RequestRefused: It has as many as it may, or all together have.
-        """
+        """Count one more; RequestRefused where it, or all together, have as many as may be."""
         if self._open[client] >= self._of_one or self._total >= self._most:
             whose = "this client has" if self._open[client] >= self._of_one else "there are"
             raise RequestRefused(

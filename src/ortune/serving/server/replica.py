@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -63,7 +62,10 @@ class Replica:
         self._stack = ExitStack()
         holder = ray.get_actor(FILES, namespace=NAME)
         try:
-            set_usable_cpus(_choose_cpus(serve.get_replica_context().rank.local_rank, job.cpus))
+            # Of this node's CPUs, each replica has some to itself, if they suffice.
+            first = serve.get_replica_context().rank.local_rank * job.cpus
+            cpus = usable_cpus()
+            set_usable_cpus({cpus[at % len(cpus)] for at in range(first, first + job.cpus)})
             folder = self._stack.enter_context(open_temporary_folder())
             for name, digest in job.files.items():
                 content = await (await holder.find.remote(name))
@@ -71,7 +73,13 @@ class Replica:
                     raise OrtuneError(f"'{name}' arrived changed", fix="serve it again")
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
-            request = _place_files(job.request, folder)
+            names = [text.partition("=")[0] for text in job.request.names]
+            key = job.request.require_signature
+            request = replace(  # with paths of this node
+                job.request,
+                models=tuple(f"{name}={folder / name}" for name in names),
+                require_signature=None if key is None else folder / key,
+            )
             observer = make_spans(request.trace)
             self._journal = self._stack.enter_context(open_journal(request, observer))
             self._repository = make_repository(request, self._journal)
@@ -144,23 +152,6 @@ class Replica:
         finally:
             call.end()
             task.cancel()
-
-
-def _choose_cpus(place: int, count: int) -> set[int]:
-    """Return the CPUs of this node that its replica number `place` has to itself, if it can."""
-    cpus = usable_cpus()
-    return {cpus[at % len(cpus)] for at in range(place * count, (place + 1) * count)}
-
-
-def _place_files(request: Serve, folder: Path) -> Serve:
-    """Return the request with paths of this node."""
-    names = [text.partition("=")[0] for text in request.names]
-    key = request.require_signature
-    return replace(
-        request,
-        models=tuple(f"{name}={folder / name}" for name in names),
-        require_signature=None if key is None else folder / key,
-    )
 
 
 class _Answer(bytes):

@@ -51,11 +51,7 @@ def make_limits(request: Serve) -> Limits:
 
 
 def make_repository(request: Serve, journal: Journal) -> Repository:
-    """Return the models that were asked for; they are not loaded yet.
-
-    Raises:
-        BadSettings: A path is none, or two models have one name.
-    """
+    """Return models, not yet loaded; BadSettings where a path is none or two have one name."""
 
     def open_file(path: Path) -> Engine:
         ops = request.allow_custom_ops if archive.is_bundle(path) else request.custom_ops or False

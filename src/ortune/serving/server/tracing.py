@@ -83,9 +83,7 @@ class Spans:
 def make_spans(endpoint: str | None) -> Spans | None:
     """Return what sends spans to a collector, such as ``http://127.0.0.1:4318``; None for none.
 
-    Raises:
-        BadSettings: The endpoint is no http address.
-        OrtuneError: The extra is not installed.
+    Raises BadSettings: it is no http address; OrtuneError: the extra is not installed.
     """
     if endpoint is None:
         return None

@@ -39,16 +39,7 @@ def read_openvino_backend(source: Source) -> Openvino:
 
 
 def write_models(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
-    """Write every tuned model in OpenVINO's own format; a worker does it.
-
-    Args:
-        source: A plan for OpenVINO.
-        files: Model name -> ``.xml`` to write; its ``.bin`` goes beside it.
-        environment: Whose OpenVINO writes.
-
-    Raises:
-        BadModel: It does not convert a model.
-    """
+    """Write tuned models and their ``.bin`` in a worker; BadModel where one does not convert."""
     for name, out in files.items():
         with translate_failures("OpenVINO does not convert the model", ANOTHER):
             optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
@@ -60,11 +51,7 @@ def replay_models(
     properties: Mapping[str, str],
     environment: str = HERE,
 ) -> Replay:
-    """Open the written files again with the properties of the package.
-
-    Raises:
-        BadModel: They are others than those that were tuned, or a model does not run.
-    """
+    """Open the written files with the package's properties; BadModel where one does not run."""
     backend = read_openvino_backend(source)
     if properties != (expected := backend.build_properties()):
         raise BadModel(

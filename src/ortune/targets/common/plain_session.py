@@ -109,11 +109,7 @@ def list_model_folders(source: Source, folder: Path) -> dict[str, Path]:
 
 
 def copy_model(source: Source, name: str, home: Path, file: str = MODEL) -> Path:
-    """Copy a tuned model with its external data into a folder and return the model's path.
-
-    Raises:
-        BadModel: External data has the model's own name.
-    """
+    """Copy a model with its external data; BadModel where that has the model's own name."""
     home.mkdir(parents=True, exist_ok=True)
     path = home / file
     shutil.copyfile(source.models[name], path)
@@ -169,11 +165,7 @@ def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tup
 
 
 def read_answers(folder: Path, expected: Tensors) -> Tensors:
-    """Return the outputs that a program wrote for a sample, in the types and shapes expected.
-
-    Raises:
-        BadModel: One is missing or has another size.
-    """
+    """Return what a program wrote for a sample; BadModel where one lacks or has another size."""
     answers = {}
     for index, (name, array) in enumerate(expected.items()):
         path = folder / f"output_{index}.bin"

@@ -58,11 +58,7 @@ class App:
         self._routes = Routes(repository, Bodies(limits.max_body, repository.memory))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request.
-
-        Raises:
-            NotImplementedError: It is none of HTTP.
-        """
+        """Answer one request. Raises NotImplementedError: it is none of HTTP."""
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()

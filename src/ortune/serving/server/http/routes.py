@@ -89,11 +89,7 @@ class Routes:
         }
 
     def find_route(self, exchange: Exchange) -> Route:
-        """Return what answers; the exchange learns which model is meant.
-
-        Raises:
-            HttpError: Nothing does.
-        """
+        """Return what answers, and tell the exchange the model; HttpError where nothing does."""
         route: Route | None
         match exchange.path:
             case ["v2", "models", name, *segments] if segments or name != "stats":

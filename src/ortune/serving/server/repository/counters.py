@@ -82,12 +82,7 @@ class Counters:
         self.last_ms = time.time_ns() // 1_000_000
 
     def count_refusal(self, status: RefusalKind, ns: int, *, computed: bool = False) -> None:
-        """Count a request without an answer.
-
-        Args:
-            ns: From its arrival.
-            computed: The model failed, whatever the client is told.
-        """
+        """Count a request without an answer after `ns`; `computed`: the model failed."""
         self.failed["BACKEND" if computed else _REASON.get(status, "OTHER")] += 1
         self.failed_ns += ns
 

@@ -30,11 +30,7 @@ class MemoryBudget:
         self._of_clients = Counter[str]()
 
     def reserve_bytes(self, size: int) -> None:
-        """Hold so many bytes.
-
-        Raises:
-            RequestRefused: There is no room for them beside others.
-        """
+        """Hold so many bytes. Raises RequestRefused: there is no room for them beside others."""
         client = CLIENT.get()
         if self.used_bytes and self.used_bytes + size > self.max_bytes:
             raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)

@@ -199,11 +199,7 @@ class Repository:
         return max(bounds, default=self.limits.max_body)
 
     def list_statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """Return the statistics of one version, of all versions of a model, or of all models.
-
-        Raises:
-            RequestRefused: There is no such model.
-        """
+        """Return those of a version, a model or all; RequestRefused if there is none."""
         if name or version:
             self.find_model(name, version)
         return [
@@ -213,22 +209,14 @@ class Repository:
         ]
 
     def build_index(self, ready: bool = False) -> list[dict[str, str]]:
-        """Return name, version and state of all models, as ``repository/index`` tells them.
-
-        Args:
-            ready: Leave out what cannot answer.
-        """
+        """Return name, version and state of all models, or of those that are ready."""
         rows = [row for slot in self._slots.values() for row in slot.list_rows()]
         return [row for row in rows if not ready or row["state"] == "READY"]
 
     # --- changing ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open all models.
-
-        Raises:
-            OrtuneError: One cannot be opened; none is served then.
-        """
+        """Open all models. Raises OrtuneError: one cannot be opened; none is served then."""
         try:
             for slot in self._slots.values():
                 await self._exchange_files(slot)
@@ -269,11 +257,7 @@ class Repository:
             ) from error
 
     async def unload(self, name: str) -> None:
-        """Take a model out; requests that run are answered.
-
-        Raises:
-            RequestRefused: Clients may not, or there is none of this name.
-        """
+        """Take a model out, its requests answered; RequestRefused if none, or it may not be."""
         slot = self._find_controlled_slot(name)
         if slot is None:
             raise RequestRefused(
@@ -288,11 +272,7 @@ class Repository:
         await self._run_shielded(remove())
 
     async def reload(self, name: str) -> None:
-        """Exchange a model whose files changed: nobody waits, and nothing is dropped.
-
-        Raises:
-            OrtuneError: A new file cannot be opened; what was served is served on.
-        """
+        """Exchange a changed model, dropping nothing; OrtuneError where it does not open."""
         slot = self._find_slot(name)
         if slot is None:
             raise RequestRefused(

@@ -64,11 +64,7 @@ class Timeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run_within(self, work: Awaitable[T]) -> T:
-        """Await some work in the current task.
-
-        Raises:
-            TimeoutError: It was cancelled, as its time was over.
-        """
+        """Await some work in the current task; TimeoutError where its time was over."""
         task = asyncio.current_task()
         if not self._seconds or task is None:
             return await work
@@ -101,14 +97,7 @@ class Timeouts:
 def select_carriable(
     name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
-    """Return the outputs that the protocol can carry: arrays of its datatypes.
-
-    Args:
-        name: Of the model.
-
-    Raises:
-        BadModel: An input is none of these, or no output is.
-    """
+    """Return outputs of the protocol's datatypes; BadModel: an input has none, or no output."""
     unsupported = [spec for spec in inputs if not has_datatype(spec.dtype)]
     supported = tuple(spec for spec in outputs if has_datatype(spec.dtype))
     if unsupported or not supported:

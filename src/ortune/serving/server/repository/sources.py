@@ -45,11 +45,7 @@ class ModelSource:
     path: Path
 
     def list_files(self) -> dict[str, Path]:
-        """Return version -> file, the lowest version first.
-
-        Raises:
-            BadSettings: There is none, or a version has no file or several.
-        """
+        """Return version -> file, lowest first; BadSettings without one, or with several."""
         if not self.path.is_dir():
             if not self.path.is_file():
                 raise BadSettings(f"there is no file {self.path}", fix="name a bundle or a model")
@@ -73,11 +69,7 @@ class ModelSource:
 
 
 def find_sources(spellings: Iterable[str | Path]) -> list[ModelSource]:
-    """Return the sources that a caller names: ``PATH``, or ``NAME=PATH``.
-
-    Raises:
-        BadSettings: A name is none that a URL takes, or stands for two paths.
-    """
+    """Return sources of ``PATH`` or ``NAME=PATH``; BadSettings for two of a name, or a bad one."""
     sources: dict[str, ModelSource] = {}
     for text in map(str, spellings):
         name, _, path = ("", "", text) if Path(text).exists() else text.rpartition("=")
@@ -121,11 +113,7 @@ def _stat_file(path: Path) -> _Look:
 
 @lru_cache(maxsize=256)
 def _list_weight_files(path: Path, seen: _Look) -> tuple[Path, ...]:
-    """Return the files of weights that a plain model names.
-
-    Args:
-        seen: Of the model: a file that did not change is not read again.
-    """
+    """Return a plain model's files of weights; read again where `seen` changed."""
     with suppress(OSError, ValueError, OrtuneError, Malformed):
         if archive.is_bundle(path):
             return ()
