@@ -185,11 +185,12 @@ def _examine_machine() -> None:
     write_remark("timing a small model against itself, some seconds")
     fitness = measure_local_fitness()
     # Load a small model in a worker on every backend, and on each of its other devices.
+    verbose = is_verbose()  # threads do not know
     kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     candidates = [item for kind in kinds for item in kind.tried()]
     with open_temporary_folder() as folder, ThreadPoolExecutor(len(candidates)) as pool:
         probing = [
-            pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at))
+            pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at), verbose)
             for at, item in enumerate(candidates)
         ]
         backends = tuple(item.result() for item in probing)
@@ -234,7 +235,7 @@ def _examine_machine() -> None:
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
 
 
-def _probe_backend(backend: Backend, folder: Path) -> ProbeResult:
+def _probe_backend(backend: Backend, folder: Path, verbose: bool) -> ProbeResult:
     from importlib.resources import as_file, files
 
     from ortune.measurement.job import MAIN, WorkerJob
@@ -246,7 +247,7 @@ def _probe_backend(backend: Backend, folder: Path) -> ProbeResult:
         return ProbeResult(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
         folder.mkdir()
-        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=is_verbose())
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
         try:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
