@@ -347,9 +347,7 @@ class _Run:
                 try:
                     outputs = keep_outputs(worker, indices, out / f"{indices.start}.stream")
                     pairs = zip(expected, outputs, strict=True)
-                    error, problem = max(
-                        compare_outputs(reference, candidate) for reference, candidate in pairs
-                    )
+                    error, problem = max(compare_outputs(r, candidate) for r, candidate in pairs)
                     problem = (
                         f"{problem}; {self._limit:.2g} is allowed" if error > self._limit else ""
                     )
@@ -379,9 +377,7 @@ def compare_outputs(expected: Tensors, actual: Tensors) -> tuple[float, str]:
     The error is a share of the output's largest value; infinite where shapes or types differ,
     where one side is not finite alone, or where whole numbers are not equal.
     """
-    errors = (
-        _compare_output(name, reference, actual.get(name)) for name, reference in expected.items()
-    )
+    errors = (_compare_output(n, reference, actual.get(n)) for n, reference in expected.items())
     return max(errors, default=(0.0, ""))
 
 
@@ -438,12 +434,9 @@ def _rename_dims(model: ir.Model, interface: Interface) -> None:
     for value in model.graph.inputs:
         for axis, dim in interface.list_dynamic_axes(str(value.name)).items():
             dimension = value.shape[axis] if value.shape is not None else None
-            if (
-                isinstance(dimension, ir.SymbolicDim)
-                and dimension.value
-                and dimension.value != dim
-            ):
-                new_names[dimension.value] = dim
+            old = dimension.value if isinstance(dimension, ir.SymbolicDim) else None
+            if old and old != dim:
+                new_names[old] = dim
     if not new_names:
         return
 
@@ -455,9 +448,7 @@ def _rename_dims(model: ir.Model, interface: Interface) -> None:
     values = [*model.graph.inputs, *model.graph.outputs]
     values += [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in values:
-        if value.shape is not None and any(
-            isinstance(size, ir.SymbolicDim) for size in value.shape
-        ):
+        if value.shape is not None and any(isinstance(s, ir.SymbolicDim) for s in value.shape):
             dims = (size if isinstance(size, int) else size.value for size in value.shape)
             value.shape = ir.Shape(map(rename_dim, dims))
 
@@ -499,18 +490,6 @@ class Inputs:
                 candidates.append(candidate)
         return candidates
 
-    def compute_shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """Return input -> shape at these sizes."""
-        return {
-            spec.name: tuple(
-                dim
-                if isinstance(dim, int)
-                else sum(sizes[part] for part in str(dim).split(synthetic.PLUS))
-                for dim in spec.shape or ()
-            )
-            for spec in self.specs
-        }
-
     def write_samples(
         self,
         out: Path,
@@ -521,7 +500,15 @@ class Inputs:
     ) -> Path:
         """Make inputs of these sizes up; return the stream that holds them."""
         ranges = {name: ends for name, ends in ranges.items() if name in self.names}
-        shapes = self.compute_shapes(sizes)
+        shapes = {
+            spec.name: tuple(
+                dim
+                if isinstance(dim, int)
+                else sum(sizes[part] for part in str(dim).split(synthetic.PLUS))
+                for dim in spec.shape or ()
+            )
+            for spec in self.specs
+        }
         samples = synthetic.generate_feeds(
             self.specs, out, shapes=shapes, ranges=ranges, count=count, seed=seed
         )
@@ -565,11 +552,7 @@ def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
 
 def size_to_trace(sizes: Sequence[Mapping[str, int]]) -> int:
     """Return the place of the sizes to trace with: none is 1, which tracing takes as fixed."""
-    fit = [
-        place
-        for place, size_by_dim in enumerate(sizes)
-        if all(size > 1 for size in size_by_dim.values())
-    ]
+    fit = [at for at, by_dim in enumerate(sizes) if all(s > 1 for s in by_dim.values())]
     return min(fit, key=lambda place: sum(sizes[place].values()), default=0)
 
 

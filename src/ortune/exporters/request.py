@@ -60,9 +60,7 @@ class InputSpecs(Field[tuple[TensorSpec, ...], Sequence[str] | None]):
 
     def spell(self, value: tuple[TensorSpec, ...]) -> list[str]:
         """Write one text an input."""
-        return [
-            f"{spec.name}={'x'.join(map(str, spec.shape or ()))}:{spec.dtype}" for spec in value
-        ]
+        return [f"{s.name}={'x'.join(map(str, s.shape or ()))}:{s.dtype}" for s in value]
 
 
 class DynamicAxes(Field[Axes, Sequence[str] | None]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -63,11 +62,14 @@ class CrossLayerEqualization(Transform):
     def apply(self, model: ir.Model) -> int:
         editor = edit.Editor(model.graph)
         layers: dict[ir.Node, ScalableLayer] = {}
-        pairs = [
-            (first, second)
-            for graph in (model.graph, *model.graph.subgraphs())
-            for first, second in _find_layer_pairs(graph, layers)
-        ]
+        pairs: list[tuple[ScalableLayer, ScalableLayer]] = []
+        for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
+            first = _read_layer(node, layers)
+            second = _find_next_layer(first, layers) if first is not None else None
+            if first is None or second is None:
+                continue
+            if second.inputs % len(first.output_channel_ranges()) == 0:
+                pairs.append((first, second))
         total = {pair: np.ones(len(pair[0].output_channel_ranges())) for pair in pairs}
         for _ in range(self.sweeps):
             moved = 0.0
@@ -89,9 +91,8 @@ class CrossLayerEqualization(Transform):
         output_ranges = first.output_channel_ranges()
         input_ranges = second.input_channel_ranges(len(total))
         usable = (output_ranges > 0) & (input_ranges > 0)
-        ideal = np.sqrt(
-            np.divide(output_ranges, input_ranges, out=np.ones(len(output_ranges)), where=usable)
-        )
+        same = np.ones(len(output_ranges))
+        ideal = np.sqrt(np.divide(output_ranges, input_ranges, out=same, where=usable))
         factor = np.clip(ideal * total, 1 / self.most, self.most) / total
         first.divide_outputs(factor)
         second.multiply_inputs(factor)
@@ -165,18 +166,6 @@ class ScalableLayer:
         edit.discard_constant(old)
 
 
-def _find_layer_pairs(
-    graph: ir.Graph | ir.Function, layers: dict[ir.Node, ScalableLayer]
-) -> Iterator[tuple[ScalableLayer, ScalableLayer]]:
-    for node in graph:
-        first = _read_layer(node, layers)
-        if first is None:
-            continue
-        second = _find_next_layer(first, layers)
-        if second is not None and second.inputs % len(first.output_channel_ranges()) == 0:
-            yield first, second
-
-
 def _read_layer(node: ir.Node, layers: dict[ir.Node, ScalableLayer]) -> ScalableLayer | None:
     if node in layers or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return layers.get(node)
@@ -187,11 +176,10 @@ def _read_layer(node: ir.Node, layers: dict[ir.Node, ScalableLayer]) -> Scalable
         return None
     layer = ScalableLayer(node, weight)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = _read_float_constant(node, 2)
-        channels = len(layer.output_channel_ranges())
-        if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
+        bias = _read_bias(node, 2, layer)
+        if bias is None:
             return None
-        layer.bias = np.broadcast_to(bias, (channels,)).copy()
+        layer.bias = bias
     layers[node] = layer
     return layer
 
@@ -206,29 +194,19 @@ def _find_next_layer(
         if reader.op_type in ("Conv", "Gemm", "MatMul"):
             alike = (reader.op_type != "Conv") == last
             return _read_layer(reader, layers) if alike and reader.inputs[0] is value else None
-        if (
-            reader.op_type == "Flatten"
-            and not last
-            and edit.read_attribute(reader, "axis", 1) == 1
-        ):
+        flattens = reader.op_type == "Flatten" and edit.read_attribute(reader, "axis", 1) == 1
+        if flattens and not last:
             last = True
         elif reader.op_type == "Add" and last and node is first.node and not first.bias.size:
-            if not _take_bias(first, reader, value):
+            index = 1 if reader.inputs[0] is value else 0
+            bias = _read_bias(reader, index, first)
+            if bias is None:
                 return None
+            first.bias, first.place = bias, (reader, index)
         elif not _commutes_with_scale(reader, last=last):
             return None
         node = reader
     return None
-
-
-def _take_bias(first: ScalableLayer, add: ir.Node, value: ir.Value) -> bool:
-    index = 1 if add.inputs[0] is value else 0
-    bias = _read_float_constant(add, index)
-    channels = len(first.output_channel_ranges())
-    if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
-        return False
-    first.bias, first.place = np.broadcast_to(bias, (channels,)).copy(), (add, index)
-    return True
 
 
 def _commutes_with_scale(node: ir.Node, *, last: bool) -> bool:
@@ -242,6 +220,15 @@ def _commutes_with_scale(node: ir.Node, *, last: bool) -> bool:
 def _only_reader(node: ir.Node) -> ir.Node | None:
     reader = only_reader(node.outputs[0])
     return reader if reader and not reader.domain and reader.graph is node.graph else None
+
+
+def _read_bias(node: ir.Node, index: int, layer: ScalableLayer) -> NDArray[np.float64] | None:
+    """Return a constant with one number for each output of a layer, or one for all."""
+    bias = _read_float_constant(node, index)
+    channels = len(layer.output_channel_ranges())
+    if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
+        return None
+    return np.broadcast_to(bias, (channels,)).copy()
 
 
 def _read_float_constant(node: ir.Node, index: int) -> NDArray[np.float64] | None:

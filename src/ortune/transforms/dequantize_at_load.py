@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit, prune
+from ortune.graph.ir import edit, prune, qdq
 from ortune.graph.ir.replace import replace_node
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
@@ -72,11 +72,6 @@ def _widens_a_kernel(node: ir.Node) -> bool:
     return bool(uses) and all(
         use.node.op_type in _CONVOLUTIONS
         and use.idx == 1
-        and not _is_dequantized(use.node.inputs[0])
+        and not qdq.is_integer(use.node.inputs[0])
         for use in uses
     )
-
-
-def _is_dequantized(value: ir.Value | None) -> bool:
-    producer = value.producer() if value is not None else None
-    return producer is not None and producer.op_type == "DequantizeLinear"

@@ -79,7 +79,13 @@ class FixDims(Transform):
             if str(value.name) in sizes:
                 value.shape = ir.Shape(shape)
         if count:
-            _replace_dim_names(model, names)
+            # Put numbers in the place of names, in all shapes; what is made of names is inferred.
+            for graph in edit.walk_graphs(model):
+                outputs = [value for node in graph for value in node.outputs]
+                for value in (*graph.inputs, *outputs):
+                    dims = shape_of(value)
+                    if dims is not None:
+                        value.shape = ir.Shape([_resolve_dim(dim, names) for dim in dims])
             infer_shapes(model)
         return count
 
@@ -100,16 +106,6 @@ class FixDims(Transform):
                     )
                 sizes.setdefault(name, {})[axis] = int(size)
         return sizes
-
-
-def _replace_dim_names(model: ir.Model, sizes: dict[str, int]) -> None:
-    """Put numbers in the place of names, in all shapes; what is made of names is inferred anew."""
-    for graph in edit.walk_graphs(model):
-        outputs = [value for node in graph for value in node.outputs]
-        for value in (*graph.inputs, *outputs):
-            shape = shape_of(value)
-            if shape is not None:
-                value.shape = ir.Shape([_resolve_dim(dim, sizes) for dim in shape])
 
 
 def _resolve_dim(dim: int | str | None, sizes: dict[str, int]) -> int | str | None:

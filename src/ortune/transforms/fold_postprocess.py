@@ -96,9 +96,8 @@ class FoldPostprocess(Transform):
         places = None
         match self.give:
             case "softmax":
-                output = chain.add(
-                    "Softmax", value, attributes={"axis": self._resolve_axis(value)}
-                )
+                axis = self._resolve_axis(value)
+                output = chain.add("Softmax", value, attributes={"axis": axis})
                 output.type, output.shape = value.type, value.shape
             case "argmax":
                 output = self._add_argmax(chain, value)
@@ -143,9 +142,8 @@ class FoldPostprocess(Transform):
         if self.scale != 1:
             pixels = chain.add("Mul", pixels, chain.add_constant("scale", self.scale, np.float32))
         if self.offset:
-            pixels = chain.add(
-                "Add", pixels, chain.add_constant("offset", self.offset, np.float32)
-            )
+            offset = chain.add_constant("offset", self.offset, np.float32)
+            pixels = chain.add("Add", pixels, offset)
         pixels = chain.add("Round", pixels)
         low, high = (chain.add_constant(f"limit{x}", x, np.float32) for x in (0, 255))
         pixels = chain.add_cast(chain.add("Clip", pixels, low, high), ir.DataType.UINT8)
@@ -163,11 +161,8 @@ class FoldPostprocess(Transform):
             matches = outputs
         names = [str(value.name) for value in outputs]
         if not matches:
-            problem = (
-                f"no output '{self.output}'"
-                if self.output
-                else f"{wording.format_count(len(outputs), 'output')}"
-            )
+            several = wording.format_count(len(outputs), "output")
+            problem = f"no output '{self.output}'" if self.output else several
             raise BadModel(
                 f"postprocessing of a model with {problem}",
                 fix=f"set output to one of: {', '.join(names)}",

@@ -99,7 +99,21 @@ def write_preprocessing(
         axis = -3 if settings.layout == "NCHW" else -1
         order_of = chain.add_constant("bgr", [2, 1, 0])
         value = chain.add("Gather", value, order_of, attributes={"axis": axis})
-    return _add_normalization(chain, value, picture, scale, shift)
+    if picture.dtype == ir.DataType.UINT8 and not shift.any() and (scale == 1).all():
+        return value
+    shape = (-1, 1, 1) if settings.layout == "NCHW" else (-1,)
+    value = chain.add_cast(value, ir.DataType.FLOAT)
+    if (scale != 1).any():
+        factor = chain.add_constant("scale", scale.reshape(shape), np.float32)
+        value = chain.add("Mul", value, factor)
+    if shift.any():
+        summand = chain.add_constant("shift", shift.reshape(shape), np.float32)
+        value = chain.add("Add", value, summand)
+    if picture.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
+        low, high = (0, 255) if picture.dtype == ir.DataType.UINT8 else (-128, 127)
+        limits = [chain.add_constant("limit", edge, np.float32) for edge in (low, high)]
+        value = chain.add("Clip", chain.add("Round", value), *limits)
+    return value if picture.dtype == ir.DataType.FLOAT else chain.add_cast(value, picture.dtype)
 
 
 def _add_resize(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
@@ -172,49 +186,14 @@ def _fold_scale_into_weights(
     x = at.node.inputs[0]
     remaining_shift = shift / scale if at.has_padding else np.zeros_like(shift)
     absorbed_shift = np.zeros_like(shift) if at.has_padding else shift
-    if (
-        x is None
-        or Absorber(editor).absorb_input_affine(at, Affine(scale, absorbed_shift), x) is not None
-    ):
+    absorbed = Affine(scale, absorbed_shift)
+    if x is None or Absorber(editor).absorb_input_affine(at, absorbed, x) is not None:
         return None
     weights = edit.const_array(at.node.inputs[1])
     if flips and weights is not None:
-        turned = editor.add_constant(
-            f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1])
-        )
-        at.node.replace_input_with(1, turned)
+        turned = np.ascontiguousarray(weights[:, ::-1])
+        at.node.replace_input_with(1, editor.add_constant(f"{at.node.name}_turned", turned))
     return remaining_shift[::-1] if flips else remaining_shift
-
-
-def _add_normalization(
-    chain: Chain,
-    value: ir.Value,
-    picture: Picture,
-    scale: NDArray[np.float64],
-    shift: NDArray[np.float64],
-) -> ir.Value:
-    if picture.dtype == ir.DataType.UINT8 and not shift.any() and (scale == 1).all():
-        return value
-    shape = (-1, 1, 1) if picture.settings.layout == "NCHW" else (-1,)
-    value = chain.add_cast(value, ir.DataType.FLOAT)
-    if (scale != 1).any():
-        value = chain.add(
-            "Mul", value, chain.add_constant("scale", scale.reshape(shape), np.float32)
-        )
-    if shift.any():
-        value = chain.add(
-            "Add", value, chain.add_constant("shift", shift.reshape(shape), np.float32)
-        )
-    if picture.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
-        low, high = (0, 255) if picture.dtype == ir.DataType.UINT8 else (-128, 127)
-        limits = [chain.add_constant("limit", edge, np.float32) for edge in (low, high)]
-        value = chain.add("Clip", chain.add("Round", value), *limits)
-    return value if picture.dtype == ir.DataType.FLOAT else chain.add_cast(value, picture.dtype)
-
-
-def only_readers(value: ir.Value) -> list[ir.Node]:
-    """Return what reads a value; none of it where that is not all."""
-    return [] if value.is_graph_output() else [node for node, _ in value.uses()]
 
 
 _RESIZED = 30.0
@@ -240,9 +219,7 @@ class Pictures(Bridge):
     def samples(self, old: Tensors) -> Iterable[Tensors]:
         tensor = old[self._name]
         several = tensor.ndim == 4
-        pictures = [
-            self._reconstruct_picture(item) for item in (tensor if several else tensor[None])
-        ]
+        pictures = [self._reconstruct_picture(i) for i in (tensor if several else tensor[None])]
         yield {**old, self._name: np.stack(pictures) if several else pictures[0]}
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
@@ -253,10 +230,7 @@ class Pictures(Bridge):
         """
         pictures = new[self._name]
         several = pictures.ndim == 4
-        tensors = [
-            self._preprocess_picture(picture)
-            for picture in (pictures if several else pictures[None])
-        ]
+        tensors = [self._preprocess_picture(p) for p in (pictures if several else pictures[None])]
         values = (np.stack(tensors) if several else tensors[0]).astype(self._dtype)
         return [{**new, self._name: values}]
 
@@ -393,7 +367,8 @@ class FoldPreprocess(Transform):
             shape[-3:-1] = ["picture_height", "picture_width"]
         pixels = ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(shape))
         chain = Chain(edit.Editor(graph), f"{name}_folded")
-        tensor = write_preprocessing(chain, pixels, picture, only_readers(value))
+        readers = [] if value.is_graph_output() else [node for node, _ in value.uses()]
+        tensor = write_preprocessing(chain, pixels, picture, readers)
         tensor.type, tensor.shape = value.type, value.shape
         value.replace_all_uses_with(tensor)
         graph.inputs[graph.inputs.index(value)] = pixels
@@ -408,17 +383,11 @@ class FoldPreprocess(Transform):
         if not self.input and len(inputs) == 1:
             matches = inputs
         if not matches:
-            problem = (
-                f"no input '{self.input}'"
-                if self.input
-                else f"{wording.format_count(len(inputs), 'input')}"
-            )
+            several = wording.format_count(len(inputs), "input")
+            problem = f"no input '{self.input}'" if self.input else several
             raise BadModel(
                 f"pictures for a model with {problem}",
-                fix=(
-                    "set input to one of: "
-                    f"{', '.join(str(candidate.name) for candidate in inputs)}"
-                ),
+                fix=f"set input to one of: {', '.join(str(value.name) for value in inputs)}",
             )
         (value,) = matches
         if value.is_graph_output():

@@ -55,10 +55,7 @@ class FreeDims(Transform):
             return None
         shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
         sizes = {
-            n: {
-                axis: size if isinstance(size := shapes[n][axis], int) else 0
-                for axis in input_axes
-            }
+            n: {at: size if isinstance(size := shapes[n][at], int) else 0 for at in input_axes}
             for n, input_axes in axes.items()
         }
         outputs = free_axes(model.clone(), axes)
@@ -66,11 +63,8 @@ class FreeDims(Transform):
         first = any(0 in input_axes for input_axes in axes.values())
         distinct_sizes = {size for input_axes in sizes.values() for size in input_axes.values()}
         if len(names) == 1 and first and len(distinct_sizes) == 1:
-            return BatchedRows(
-                {n: next(iter(input_axes)) for n, input_axes in axes.items()},
-                distinct_sizes.pop(),
-                outputs,
-            )
+            batch_axes = {n: next(iter(input_axes)) for n, input_axes in axes.items()}
+            return BatchedRows(batch_axes, distinct_sizes.pop(), outputs)
         return Larger(sizes)
 
     def apply(self, model: ir.Model) -> int:
@@ -139,11 +133,8 @@ def free_axes(model: ir.Model, axes: Axes) -> dict[str, int]:
 
 class _Freeing:
     def __init__(self, model: ir.Model) -> None:
-        self._model, self._editor, self._symbolic_values = (
-            model,
-            edit.Editor(model.graph),
-            SymbolicValues(),
-        )
+        self._model, self._editor = model, edit.Editor(model.graph)
+        self._symbolic_values = SymbolicValues()
         self._opsets = model.opset_imports
         outputs = [value for node in model.graph for value in node.outputs]
         self._old = {value: shape_of(value) for value in (*model.graph.inputs, *outputs)}
@@ -160,21 +151,12 @@ class _Freeing:
 
     def process_node(self, node: ir.Node) -> None:
         """Rewrite a node where it must be, and infer what it makes."""
-        touched = any(
-            self._list_enlarged_axes(value) for value in node.inputs if value is not None
-        )
-        if touched:
+        touched = any(self._list_enlarged_axes(v) for v in node.inputs if v is not None)
+        if touched and not node.domain:
             self._rewrite_node(node)
         if any(True for _ in edit.list_bodies(node)):
-            inner = [
-                inner_node for body in edit.list_bodies(node) for inner_node in body.all_nodes()
-            ]
-            read = {
-                value
-                for inner_node in (node, *inner)
-                for value in inner_node.inputs
-                if value is not None
-            }
+            inner = [n for body in edit.list_bodies(node) for n in body.all_nodes()]
+            read = {v for n in (node, *inner) for v in n.inputs if v is not None}
             if any(map(self._list_enlarged_axes, read)):
                 raise _make_refusal(node, "a body reads what would grow")
         infer_node(node, self._opsets, self._symbolic_values)
@@ -218,8 +200,6 @@ class _Freeing:
         return [axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
 
     def _rewrite_node(self, node: ir.Node) -> None:
-        if node.domain:
-            return
         match node.op_type:
             case "Reshape":
                 self._rewrite_reshape(node)
@@ -277,9 +257,9 @@ class _Freeing:
             grown = self._list_enlarged_axes(value) if value is not None else []
             if value is None or shape is None:
                 continue
-            for axis in [
-                enlarged_axis for enlarged_axis in grown if enlarged_axis != along % len(shape)
-            ]:
+            for axis in grown:
+                if axis == along % len(shape):
+                    continue
                 for index in range(len(node.inputs)):
                     self._repeat_input(node, index, axis, value, axis)
 

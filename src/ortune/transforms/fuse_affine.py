@@ -72,7 +72,15 @@ def _fuse_following(model: ir.Model, at: FoldableLayer, absorber: Absorber, opse
     while (node := find_consumer(value, *ARITHMETIC)) is not None and node.graph is at.node.graph:
         node_affine = read_affine(node, value, at.channels, opset)
         if node_affine is None or not node_affine.finite:
-            _refuse_product(model, node, value)
+            constants = [
+                v for v in node.inputs if v is not value and edit.const_tensor(v) is not None
+            ]
+            if any(map(is_overridable, constants)):
+                edit.note_refusal(model, node, "a caller may override its constant")
+            elif constants:
+                edit.note_refusal(
+                    model, node, "its constant is not one number a channel of the layer before"
+                )
             break
         affine = affine.compose_with(node_affine)
         chain.append(node)
@@ -93,11 +101,8 @@ def _fuse_preceding(model: ir.Model, at: FoldableLayer, absorber: Absorber, opse
     affine, count, value = UNCHANGED, 0, at.node.inputs[0]
     first = None
     while value is not None and (node := value.producer()) is not None:
-        if (
-            not has_single_use(value)
-            or node.graph is not at.node.graph
-            or node.op_type not in ARITHMETIC
-        ):
+        inside = has_single_use(value) and node.graph is at.node.graph
+        if not inside or node.op_type not in ARITHMETIC:
             break
         x, node_affine = _read_operand(node, at, opset)
         if x is None or node_affine is None or not node_affine.finite:
@@ -106,7 +111,8 @@ def _fuse_preceding(model: ir.Model, at: FoldableLayer, absorber: Absorber, opse
         count += 1
     if first is None or value is None:
         return 0
-    if _is_computed_product(value):
+    node = find_producer(value, "Mul", "Div")
+    if node is not None and all(edit.const_tensor(v) is None for v in node.inputs):
         edit.note_refusal(model, first, "it ends an activation written out")
         return 0
     why = absorber.absorb_input_affine(at, affine, value)
@@ -126,24 +132,6 @@ def _read_operand(
             continue
         node_affine = read_affine(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)
         if node_affine is not None:
-            each = (
-                max(node_affine.scale.size, node_affine.shift.size) == 1 or shape[1] == at.inputs
-            )
-            return (x, node_affine) if each else (None, None)
+            most = max(node_affine.scale.size, node_affine.shift.size)
+            return (x, node_affine) if most == 1 or shape[1] == at.inputs else (None, None)
     return None, None
-
-
-def _is_computed_product(value: ir.Value) -> bool:
-    """Say whether a value is the product of two tensors that are computed."""
-    node = find_producer(value, "Mul", "Div")
-    return node is not None and all(edit.const_tensor(v) is None for v in node.inputs)
-
-
-def _refuse_product(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
-    constants = [v for v in node.inputs if v is not value and edit.const_tensor(v) is not None]
-    if any(map(is_overridable, constants)):
-        edit.note_refusal(model, node, "a caller may override its constant")
-    elif constants:
-        edit.note_refusal(
-            model, node, "its constant is not one number a channel of the layer before"
-        )

@@ -72,9 +72,8 @@ class FuseAttention(Transform):
             return 0
         with name_unknown_lengths(model):
             editor = edit.Editor(model.graph)
-            writer = _Writer(
-                model, Masks(editor), Flattener(editor, _infer_shapes_afresh(model)), editor
-            )
+            flattener = Flattener(editor, _infer_shapes_afresh(model))
+            writer = _Writer(model, Masks(editor), flattener, editor)
             count = sum(_fuse_softmax(node, writer) for node in nodes_of(model, "Softmax"))
         if count or writer.masks.cache:
             prune.drop_dead(model)
@@ -119,23 +118,17 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
             writer.flattener.flatten_heads(parts.key, parts.few, size, at),
             writer.flattener.flatten_heads(parts.value, parts.few, last, at),
         ]
-        past = [
-            past_value
-            for past_value in (parts.key.past, parts.value.past)
-            if past_value is not None
-        ]
+        past = [v for v in (parts.key.past, parts.value.past) if v is not None]
         plain = size == last and parts.few == parts.count
         contrib = bool(past) and plain and not (core.guarded and has_infinity(core.masks))
         keys = (core.value, 2)
-        guarded, zeroes = core.guarded, not contrib
         mask = writer.masks.merge_masks(
-            core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes
+            core.masks, flat[0], keys, at, guarded=core.guarded, zeroes=not contrib
         )
         scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
         if contrib:
             heads_of = {"num_heads": parts.count}
-            op = "MultiHeadAttention"
-            domain = "com.microsoft"
+            op, domain = "MultiHeadAttention", "com.microsoft"
             inputs = [*flat, None, None, mask, *past]
         else:
             heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
@@ -158,7 +151,15 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
         edit.insert_before(at, node)
         _replace_merged_result(core, output, parts, writer)
         if past:
-            _expose_present(parts, node, writer)
+            # Let the model put out the keys and values that the kernel has joined. Where something
+            # else reads them the join stays: a mask may depend on its length.
+            prune.drop_dead(writer.model)
+            for part, present in zip((parts.key, parts.value), node.outputs[1:], strict=True):
+                if part.joined is None:
+                    continue
+                present.type, present.shape = part.joined.type, part.joined.shape
+                if not part.joined.uses():
+                    redirect_uses(part.joined, present)
     except NotFusable as why:
         edit.note_refusal(writer.model, softmax, f"attention: {why}")
         return 0
@@ -211,20 +212,6 @@ def _join_past(source_heads: Heads) -> Heads:
         if source_heads.past is None or source_heads.joined is None
         else Heads(source_heads.joined, source_heads.scale)
     )
-
-
-def _expose_present(parts: _Parts, node: ir.Node, writer: _Writer) -> None:
-    """Let the model put out the keys and values that the kernel has joined.
-
-    Where something else reads them the join stays: a mask may depend on its length.
-    """
-    prune.drop_dead(writer.model)
-    for part, present in zip((parts.key, parts.value), node.outputs[1:], strict=True):
-        if part.joined is None:
-            continue
-        present.type, present.shape = part.joined.type, part.joined.shape
-        if not part.joined.uses():
-            redirect_uses(part.joined, present)
 
 
 def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: _Writer) -> None:

@@ -43,22 +43,16 @@ def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
     second = find_consumer(first.outputs[0], "Mul") if first is not None else None
     if first is None or second is None or first.graph is not second.graph:
         return False
-    input_scale = find_other_operand(first, cast.outputs[0])
-    weight_scale = find_other_operand(second, first.outputs[0])
-    if (
-        input_scale is None
-        or weight_scale is None
-        or find_producer(input_scale, "Mul") is not None
-    ):
-        return False
-    scales = sum(
-        find_producer(v, "DynamicQuantizeLinear") is not None for v in (input_scale, weight_scale)
+    near, far = (
+        find_other_operand(first, cast.outputs[0]),
+        find_other_operand(second, first.outputs[0]),
     )
-    if scales != 1 or not any(
-        edit.const_tensor(v) is not None for v in (input_scale, weight_scale)
-    ):
+    if near is None or far is None or find_producer(near, "Mul") is not None:
         return False
-    joined = editor.make_node("Mul", [input_scale, weight_scale], name=f"{node.name}_steps")
+    dynamic = sum(find_producer(v, "DynamicQuantizeLinear") is not None for v in (near, far))
+    if dynamic != 1 or all(edit.const_tensor(v) is None for v in (near, far)):
+        return False
+    joined = editor.make_node("Mul", [near, far], name=f"{node.name}_steps")
     edit.insert_before(second, joined)
     second.replace_input_with(0, cast.outputs[0])
     second.replace_input_with(1, joined.outputs[0])

@@ -70,10 +70,23 @@ def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: Editor) -> int | st
     rank = 3
     if read_attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
         return "the norm has no shift, or goes over more axes than the last"
-    placed = _assign_tables(tables)
-    if placed is None:
+    # Say which table is which: addition does not care, but one row of indices are places.
+    shapes = [shape_of(table.ids) for table in tables]
+    if any(shape is None or len(shape) != 2 for shape in shapes):
         return "the indices are not known to fit each other"
-    words, positions, segments = placed
+    sizes = [const.size if (const := const_tensor(t.rows)) is not None else 0 for t in tables]
+    order = sorted(range(len(tables)), key=lambda i: -sizes[i])
+    rows = [i for i in order if (shapes[i] or ())[0] == 1 and (shapes[i] or ())[1] != 1]
+    place = rows[-1] if rows else order[1]
+    remaining_indices = [i for i in order if i != place]
+    full = shapes[remaining_indices[0]] or ()
+    if None in full or any(shapes[i] != full for i in remaining_indices):
+        return "the indices are not known to fit each other"
+    length = (shapes[place] or ())[1]
+    if (not rows and shapes[place] != full) or (isinstance(length, int) and length != full[1]):
+        return "the indices are not known to fit each other"
+    last = tables[remaining_indices[1]] if len(remaining_indices) > 1 else None
+    words, positions, segments = tables[remaining_indices[0]], tables[place], last
     ids = [_cast_indices(norm, table, editor) for table in (words, segments, positions)]
     inputs = (
         *ids[:2],
@@ -111,26 +124,6 @@ def _collect_tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table
     if rows is None or ids is None or read_attribute(node, "axis", 0) != 0:
         return None
     return [_Table(rows, ids)]
-
-
-def _assign_tables(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None:
-    """Say which table is which: addition does not care, but one row of indices are places."""
-    shapes = [shape_of(table.ids) for table in tables]
-    if any(shape is None or len(shape) != 2 for shape in shapes):
-        return None
-    sizes = [const.size if (const := const_tensor(t.rows)) is not None else 0 for t in tables]
-    order = sorted(range(len(tables)), key=lambda i: -sizes[i])
-    rows = [i for i in order if (shapes[i] or ())[0] == 1 and (shapes[i] or ())[1] != 1]
-    place = rows[-1] if rows else order[1]
-    remaining_indices = [i for i in order if i != place]
-    full = shapes[remaining_indices[0]] or ()
-    if None in full or any(shapes[i] != full for i in remaining_indices):
-        return None
-    length = (shapes[place] or ())[1]
-    if (not rows and shapes[place] != full) or (isinstance(length, int) and length != full[1]):
-        return None
-    last = tables[remaining_indices[1]] if len(remaining_indices) > 1 else None
-    return tables[remaining_indices[0]], tables[place], last
 
 
 def _cast_indices(at: ir.Node, table: _Table | None, editor: Editor) -> ir.Value | None:

@@ -81,14 +81,12 @@ def _fuse_variance(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
 def _list_equal_deviations(below: Deviation) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
     """The deviation, and every other one of the same operands: exporters compute it twice."""
     for node, index in below.x.uses():
-        mean = (
-            find_producer(node.inputs[1], "ReduceMean")
-            if index == 0 and len(node.inputs) > 1
-            else None
-        )
-        if node.op_type != "Sub" or node.domain or mean is None:
+        if node.op_type != "Sub" or node.domain or index != 0:
             continue
-        if mean.inputs[0] is below.x and read_reduction_axes(mean) == below.axes:
+        mean = find_producer(node.inputs[1], "ReduceMean")
+        if mean is None or mean.inputs[0] is not below.x:
+            continue
+        if read_reduction_axes(mean) == below.axes:
             yield node.outputs[0], (node, mean)
 
 
@@ -120,18 +118,11 @@ def _match_linear_form(
     }
     if set(scaled) != {below.x, below.mean} or len(k.uses()) != 2:
         return None
-    difference = find_consumer(scaled[below.mean].outputs[0], "Sub")
-    total = find_consumer(scaled[below.x].outputs[0], "Add")
-    if (
-        difference is None
-        or total is None
-        or difference.inputs[1] is not scaled[below.mean].outputs[0]
-    ):
+    mean, x = scaled[below.mean].outputs[0], scaled[below.x].outputs[0]
+    difference, total = find_consumer(mean, "Sub"), find_consumer(x, "Add")
+    if difference is None or total is None or difference.inputs[1] is not mean:
         return None
-    shift = difference.inputs[0]
-    if (
-        not last.accepts_weight(shift)
-        or find_other_operand(total, scaled[below.x].outputs[0]) is not difference.outputs[0]
-    ):
+    shift, behind = difference.inputs[0], difference.outputs[0]
+    if not last.accepts_weight(shift) or find_other_operand(total, x) is not behind:
         return None
     return ScaleAndShift(scale, shift, (product, *scaled.values(), difference, total))

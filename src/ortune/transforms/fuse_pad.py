@@ -156,19 +156,16 @@ def _compute_node_pads(node: ir.Node, axes: int) -> list[int] | None:
     """Return the padding that a node already does; SAME needs a known size."""
     mode = edit.read_attribute(node, "auto_pad", "NOTSET")
     if mode in ("NOTSET", "VALID"):
-        return (
-            list(edit.read_attribute(node, "pads", ()) if mode == "NOTSET" else ())
-            or [0] * 2 * axes
-        )
+        pads = edit.read_attribute(node, "pads", ()) if mode == "NOTSET" else ()
+        return list(pads) or [0] * 2 * axes
     shape, kernel = shape_of(node.inputs[0]), _kernel_shape(node)
     space = [size for size in shape or () if isinstance(size, int)][-axes:]
     if shape is None or kernel is None or any(not isinstance(size, int) for size in shape[2:]):
         return None
     dilations = edit.read_attribute(node, "dilations", (1,) * axes)
     reach = [(wide - 1) * apart + 1 for wide, apart in zip(kernel, dilations, strict=True)]
-    ends = compute_padding(
-        space, reach, edit.read_attribute(node, "strides", (1,) * axes), (), mode
-    )
+    strides = edit.read_attribute(node, "strides", (1,) * axes)
+    ends = compute_padding(space, reach, strides, (), mode)
     return [*(begin for begin, _ in ends), *(end for _, end in ends)]
 
 

@@ -83,15 +83,9 @@ def _join_branches(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int
 
 def _split_dense_conv(editor: edit.Editor, node: ir.Node) -> int:
     at, tensor = as_foldable_layer(node), edit.const_tensor(node.inputs[1])
-    if (
-        at is None
-        or at.group != 1
-        or tensor is None
-        or tensor.nbytes > LARGE_BYTES
-        or 0 in at.shape
-    ):
+    if at is None or at.group != 1 or tensor is None or tensor.nbytes > LARGE_BYTES:
         return 0
-    if math.gcd(*at.shape[:2]) == 1:
+    if 0 in at.shape or math.gcd(*at.shape[:2]) == 1:
         return 0
     weight = read_fixed_input(at.node, 1)
     groups = 1 if weight is None else _count_groups(weight)
@@ -182,9 +176,7 @@ def _build_grouped_conv(
         return "their weights are too large to be joined"
     inputs = [source]
     for index, label in enumerate(("weights", "biases"), 1):
-        values = [
-            branch.layer.node.inputs[index] for branch in branches if index < len(first.inputs)
-        ]
+        values = [b.layer.node.inputs[index] for b in branches if index < len(first.inputs)]
         if any(value is None for value in values) or not values:
             continue
         if index == 1 and any(value is not None and len(value.uses()) > 1 for value in values):

@@ -206,9 +206,8 @@ def _fit_attributes(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.
             node.attributes.pop(name)
     inputs = [value for value in node.inputs if value is not None]
     if len(node.inputs) > after.max_input or len(inputs) < after.min_input:
-        return (
-            f"it takes {after.min_input} to {wording.format_count(after.max_input, 'input')} there"
-        )
+        most = wording.format_count(after.max_input, "input")
+        return f"it takes {after.min_input} to {most} there"
     if len([value for value in node.outputs if value.name]) > after.max_output:
         return f"it has {wording.format_count(after.max_output, 'output')} there"
     sides = ((node.inputs, after.inputs, "input"), (node.outputs, after.outputs, "output"))

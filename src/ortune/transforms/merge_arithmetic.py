@@ -141,8 +141,8 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
     if dtype.bitwidth < 8 or dtype.numpy().kind not in "fiu":
         return 0
     total = _compose_chain(chain, dtype)
-    if total is None or isinstance(total, str):
-        return total or 0
+    if total is None:
+        return 0
     first = arithmetic[0][0].op_type in ("Add", "Sub")
     parts = total.list_operations(adds_first=first)
     if isinstance(parts, str):
@@ -187,12 +187,15 @@ def _replace_last_node(
     remove_node(last)
 
 
-def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | str | None:
-    """Return what a chain computes as a whole; why it has to stay, or None for no reason."""
-    total: Total | str | None = Total.make_identity(dtype.numpy())
+def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | None:
+    """Return what a chain computes as a whole; None where that is not exact."""
+    kind = dtype.numpy()
+    work = np.dtype(np.float64) if kind.kind == "f" else kind
+    zero = np.zeros((), work)
+    total: Total | None = Total(np.ones((), work), zero, zero, (), kind)
     movers = sum(_moves_numbers(node) for node, _, _ in chain)
     for node, value, constant in chain:
-        if total is None or isinstance(total, str):
+        if total is None:
             break
         movers -= _moves_numbers(node)
         total = _apply_node(total, node, value, constant, moved_later=movers > 0)
@@ -201,10 +204,11 @@ def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | str | None:
 
 def _apply_node(
     total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, *, moved_later: bool
-) -> Total | str | None:
+) -> Total | None:
     if _moves_numbers(node):
         if total.single:
-            return total.flatten_axes()
+            parts = [part.reshape(()) for part in (total.factor, total.summand, total.bound)]
+            return replace(total, factor=parts[0], summand=parts[1], bound=parts[2], shape=())
         shape = shape_of(value)
         perm = permutation(node) if node.op_type == "Transpose" else None
         return total.transpose_axes(perm) if perm is not None and shape is not None else None
@@ -238,33 +242,22 @@ class Total:
     shape: tuple[int, ...]  # of all constants broadcast together
     dtype: np.dtype[Any]
 
-    @classmethod
-    def make_identity(cls, dtype: np.dtype[Any]) -> Total:
-        """Return the map that does nothing."""
-        work = np.dtype(np.float64) if dtype.kind == "f" else dtype
-        zero = np.zeros((), work)
-        return cls(np.ones((), work), zero, zero, (), dtype)
-
     @property
     def single(self) -> bool:
         """Whether all constants hold one number, whatever their rank."""
         return self.factor.size == 1 and self.summand.size == 1
 
-    def compose(
-        self, op: str, constant: NDArray[Any] | None, *, swapped: bool
-    ) -> Total | str | None:
-        """Return the map with one more node; None where that is not exact, or why not."""
+    def compose(self, op: str, constant: NDArray[Any] | None, *, swapped: bool) -> Total | None:
+        """Return the map with one more node; None where that is not exact."""
         if constant is not None and (constant.dtype != self.dtype or not constant.size):
             return None
         c = None if constant is None else constant.astype(self.factor.dtype)
         shape = self.shape if c is None else np.broadcast_shapes(self.shape, c.shape)
         with np.errstate(all="ignore"):
             composed = self._compose_exact(op, c, swapped=swapped)
-        return replace(composed, shape=shape) if isinstance(composed, Total) else composed
+        return replace(composed, shape=shape) if composed is not None else None
 
-    def _compose_exact(
-        self, op: str, c: NDArray[Any] | None, *, swapped: bool
-    ) -> Total | str | None:
+    def _compose_exact(self, op: str, c: NDArray[Any] | None, *, swapped: bool) -> Total | None:
         factor, summand, bound = self.factor, self.summand, self.bound
         match op:
             case "Neg":
@@ -282,11 +275,6 @@ class Total:
             case _:
                 return None
         return replace(self, factor=parts[0], summand=parts[1], bound=parts[2])
-
-    def flatten_axes(self) -> Total:
-        """Return a map of single numbers without axes."""
-        parts = [part.reshape(()) for part in (self.factor, self.summand, self.bound)]
-        return replace(self, factor=parts[0], summand=parts[1], bound=parts[2], shape=())
 
     def transpose_axes(self, perm: Sequence[int]) -> Total:
         """Return the map behind a Transpose."""
@@ -322,12 +310,9 @@ class Total:
         with np.errstate(over="ignore"):
             stored = [(op, array.astype(self.dtype)) for op, array in nodes]
         for (_, exact), (_, rounded) in zip(nodes, stored, strict=True):
-            if self.dtype.kind == "f" and not _survives_rounding(exact, rounded):
+            if self.dtype.kind != "f":
+                break
+            small = (exact != 0) & (abs(rounded) < np.finfo(rounded.dtype).tiny)
+            if not np.isfinite(rounded).all() or small.any():
                 return "a factor or summand does not fit the type"
         return stored
-
-
-def _survives_rounding(exact: NDArray[Any], rounded: NDArray[Any]) -> bool:
-    tiny = np.finfo(rounded.dtype).tiny
-    small = (exact != 0) & (abs(rounded) < tiny)
-    return bool(np.isfinite(rounded).all()) and not small.any()

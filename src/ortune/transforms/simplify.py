@@ -51,24 +51,20 @@ class Simplify(Transform):
         names.make_names_unique(model)
         most_bytes = bound_weight_bytes(count_weight_bytes(model))
         for _ in range(self.rounds):
-            edits = _simplify_once(model, most_bytes)
+            inferred = SymbolicValues()
+            infer_graph(model.graph, model.opset_imports, inferred)
+            edits = constants.fold_constants(model, inferred, most_bytes)
+            edits += constants.take_branches(model, inferred)
+            edits += constants.settle_targets(model, inferred)
+            edits += masks.settle_lengths(model, inferred)
+            edits += _drop_identities(model, inferred) + masks.settle_masks(model, inferred)
+            edits += reshapes.merge_pairs(model, inferred) + identities.merge_casts(model)
+            edits += clamps.merge_limits(model) + identities.drop_zero_states(model)
+            edits += identities.share_nodes(model) + prune.drop_dead(model)
             count += edits
             if not edits:
                 break
         return count + prune.share_weights(model)
-
-
-def _simplify_once(model: ir.Model, most_bytes: int) -> int:
-    inferred = SymbolicValues()
-    infer_graph(model.graph, model.opset_imports, inferred)
-    count = constants.fold_constants(model, inferred, most_bytes)
-    count += constants.take_branches(model, inferred)
-    count += constants.settle_targets(model, inferred) + masks.settle_lengths(model, inferred)
-    count += _drop_identities(model, inferred) + masks.settle_masks(model, inferred)
-    count += reshapes.merge_pairs(model, inferred) + identities.merge_casts(model)
-    count += clamps.merge_limits(model) + identities.drop_zero_states(model)
-    count += identities.share_nodes(model)
-    return count + prune.drop_dead(model)
 
 
 def _drop_identities(model: ir.Model, inferred: SymbolicValues) -> int:

@@ -47,9 +47,8 @@ def _remove_rounded_pair(editor: edit.Editor, node: ir.Node) -> bool:
     result = node.outputs[0]
     if result.is_graph_output():
         return False
-    redirect_uses(
-        result, editor.add_constant(f"{result.name}_int", qdq.quantize_array(values, grid))
-    )
+    integers = editor.add_constant(f"{result.name}_int", qdq.quantize_array(values, grid))
+    redirect_uses(result, integers)
     edit.take_out(node)
     return True
 

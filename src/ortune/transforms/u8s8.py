@@ -54,8 +54,9 @@ class U8s8(Transform):
         count = 0
         for component in _find_components(model):
             count += mover.make_unsigned(component)
-        for weight, ports in _find_unsigned_weights(model):
-            count += mover.make_signed(weight, ports)
+        for ports in _find_unsigned_weights(model):
+            mover.make_signed(ports)
+            count += 1
         return count
 
 
@@ -144,10 +145,8 @@ def _second_factor(component: _Component) -> bool:
     return products > 0
 
 
-def _find_unsigned_weights(
-    model: ir.Model,
-) -> Iterator[tuple[ir.Value, list[tuple[ir.Node, int, int]]]]:
-    """Yield constant U8 weights with their readers: node, input of weight and of zero point."""
+def _find_unsigned_weights(model: ir.Model) -> Iterator[list[tuple[ir.Node, int, int]]]:
+    """Yield the readers of each constant U8 weight: node, input of weight and of zero point."""
     seen: set[ir.Value] = set()
     for node in edit.walk_nodes(model):
         for value in node.inputs:
@@ -159,7 +158,7 @@ def _find_unsigned_weights(
             seen.add(value)
             ports = [_weight_port(reader, index) for reader, index in value.uses()]
             if all(ports) and not value.is_graph_output():
-                yield value, [port for port in ports if port is not None]
+                yield [port for port in ports if port is not None]
 
 
 def _weight_port(node: ir.Node, index: int) -> tuple[ir.Node, int, int] | None:
@@ -207,12 +206,11 @@ class _Mover:
             value.dtype = ir.DataType.UINT8
         return len(activations)
 
-    def make_signed(self, weight: ir.Value, ports: list[tuple[ir.Node, int, int]]) -> int:
+    def make_signed(self, ports: list[tuple[ir.Node, int, int]]) -> None:
         """Make a constant weight S8 for all its readers."""
         for node, index, zero in ports:
             self._set_zero_point(node, zero, np.dtype(np.int8))
             self._set_zero_point(node, index, np.dtype(np.int8))
-        return 1
 
     def _set_zero_point(self, node: ir.Node, index: int, dtype: np.dtype[Any]) -> None:
         old = qdq.find_input(node, index)

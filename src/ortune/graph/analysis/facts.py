@@ -153,9 +153,7 @@ def table_bytes(model: ir.Model) -> int:
 
 def _is_table(value: ir.Value) -> bool:
     uses = value.uses()
-    return bool(uses) and all(
-        place == 0 and qualify_operator(node) in _PICKS for node, place in uses
-    )
+    return bool(uses) and all(place == 0 and qualify_operator(n) in _PICKS for n, place in uses)
 
 
 def _list_table_sizes(value: ir.Value, offset: int = 0) -> Iterator[int | str]:

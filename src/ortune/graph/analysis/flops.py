@@ -61,9 +61,7 @@ def _count_node(node: ir.Node) -> int:
         return rule(node)
     if node.op_type in _FREE:
         return 0
-    return sum(
-        math.prod(shape) for value in node.outputs if (shape := _read_shape(value)) is not None
-    )
+    return sum(math.prod(shape) for v in node.outputs if (shape := _read_shape(v)) is not None)
 
 
 def _read_shape(value: ir.Value | None) -> tuple[int, ...] | None:

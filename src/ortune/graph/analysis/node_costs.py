@@ -83,15 +83,10 @@ def list_accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> 
     as much as it writes.
 
     Args:
-        model: With shapes and without local functions; see
-        `ortune.graph.shapes.infer.infer_shapes`. regions: Node -> its region.
+        model: With shapes, as `infer_shapes` finds them, and without local functions.
+        regions: Node -> its region.
     """
-    parents = {
-        body: str(node.name)
-        for graph in walk_graphs(model)
-        for node in graph
-        for body in list_bodies(node)
-    }
+    parents = {b: str(n.name) for g in walk_graphs(model) for n in g for b in list_bodies(n)}
     return [
         _describe_node(node, (regions or {}).get(str(node.name), ""), parents)
         for node in model.graph.all_nodes()
@@ -259,11 +254,8 @@ def local_functions(model: ir.Model) -> Iterator[LocalFunction]:
     """Yield the functions that the file defines."""
     calls = Counter((n.domain, n.op_type) for graph in walk_graphs(model) for n in graph)
     for function in model.functions.values():
-        yield LocalFunction(
-            f"{function.domain}::{function.name}",
-            len(function),
-            calls[function.domain, function.name],
-        )
+        name = f"{function.domain}::{function.name}"
+        yield LocalFunction(name, len(function), calls[function.domain, function.name])
 
 
 def _select_largest(tensors: list[LargeTensor], count: int) -> list[LargeTensor]:

@@ -43,9 +43,7 @@ def find_precision(precisions: Mapping[str, str], name: str) -> str | None:
     """
     if name in precisions:
         return precisions[name]
-    variants = {
-        precision for other, precision in precisions.items() if other.startswith(f"{name}_")
-    }
+    variants = {precision for n, precision in precisions.items() if n.startswith(f"{name}_")}
     lower = sorted(precision for precision in variants if precision.startswith("int"))
     return lower[0] if name and lower else None
 
@@ -65,9 +63,7 @@ def _determine_precision(node: ir.Node) -> str:
 def _count_bits(value: ir.Value | None) -> int:
     """Return the width of the integers behind a DequantizeLinear; 8 where nothing says it."""
     node = qdq.find_runtime_producer(value, "DequantizeLinear")
-    source = node.inputs[0] if node is not None else None
-    tensor = edit.const_tensor(source)
-    dtype = tensor.dtype if tensor is not None else source.dtype if source is not None else None
+    dtype = qdq.find_element_type(node.inputs[0]) if node is not None else None
     return 8 if dtype is None else int(dtype.itemsize * 8)
 
 

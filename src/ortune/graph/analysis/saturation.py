@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,44 +31,32 @@ def list_saturable_layers(model: ir.Model) -> tuple[Saturable, ...]:
     QDQ, QOperator and dynamic forms are read. Weights of products are looked at as [K, N]; a
     product of two activations is left out, as its weights are not known.
     """
-    return tuple(_find_layers(model))
-
-
-def _find_layers(model: ir.Model) -> Iterator[Saturable]:
+    layers = []
     for node in edit.walk_nodes(model):
-        matrices = list(_list_matrices(node))
+        weight, unsigned = _read_operands(node)
+        if weight is None or not unsigned or weight.dtype != np.int8 or weight.ndim < 2:
+            continue
+        # The [K, N] matrices that the node multiplies U8 activations by.
+        if node.op_type in ("Conv", "QLinearConv"):
+            groups = int(edit.read_attribute(node, "group", 1))
+            if groups > 1 and weight.shape[1] == 1 and len(weight) == groups:
+                continue
+            matrices = [saturation.kernel_matrix(part) for part in np.split(weight, groups)]
+        else:
+            weight = weight.T if edit.read_attribute(node, "transB", 0) else weight
+            matrices = list(weight.reshape(-1, *weight.shape[-2:]))
+        risks = [saturation.at_risk(matrix) for matrix in matrices]
+        pairs = sum(risk.size for risk in risks)
+        risky = sum(int(np.count_nonzero(risk)) for risk in risks)
         if matrices:
-            risks = [saturation.at_risk(matrix) for matrix in matrices]
-            yield Saturable(
-                str(node.name),
-                node.op_type,
-                sum(risk.size for risk in risks),
-                sum(int(np.count_nonzero(risk)) for risk in risks),
-            )
-
-
-def _list_matrices(node: ir.Node) -> Iterator[NDArray[Any]]:
-    """Yield the [K, N] matrices that a node multiplies U8 activations by."""
-    if not qdq.has_runtime_domain(node):
-        return
-    weight, unsigned = _read_operands(node)
-    if weight is None or not unsigned or weight.dtype != np.int8 or weight.ndim < 2:
-        return
-    if node.op_type in ("Conv", "QLinearConv"):
-        groups = int(edit.read_attribute(node, "group", 1))
-        if groups > 1 and weight.shape[1] == 1 and len(weight) == groups:
-            return
-        for part in np.split(weight, groups):
-            yield saturation.kernel_matrix(part)
-        return
-    if edit.read_attribute(node, "transB", 0):
-        weight = weight.T
-    for part in weight.reshape(-1, *weight.shape[-2:]):
-        yield part
+            layers.append(Saturable(str(node.name), node.op_type, pairs, risky))
+    return tuple(layers)
 
 
 def _read_operands(node: ir.Node) -> tuple[NDArray[Any] | None, bool]:
     """Return a layer's constant integers and whether its activations are U8."""
+    if not qdq.has_runtime_domain(node):
+        return None, False
     if node.op_type in ("Conv", "MatMul", "Gemm"):
         wide = qdq.find_runtime_producer(qdq.find_input(node, 1), "DequantizeLinear")
         x = qdq.find_runtime_producer(qdq.find_input(node, 0), "DequantizeLinear")

@@ -41,11 +41,16 @@ def diff_models(a: ir.Model, b: ir.Model, sink: Sink = ignore_event) -> Diff:
             stored[graphs.side_of_value(value)].append(value)
     equal, weights = _compare_weights(pairs, stored)
     fields = _compare_headers(a, b)
+    named_results = {graphs.names[v]: v for v in graphs.results[1]}
     same = (
         all(group.kind == "matched" for group in groups)
         and not any(field.interface for field in fields)
         and not weights
-        and _has_same_results(pairs)
+        and all(
+            pairs.hashes.get(v) == pairs.hashes.get(named_results.get(graphs.names[v], -1))
+            for v in graphs.results[0]
+            if v in pairs.hashes
+        )
     )
     ops = [Counter(graphs.op[node] for node in graphs.list_nodes(which)) for which in (0, 1)]
     sizes: list[Counter[str]] = [Counter(), Counter()]
@@ -74,43 +79,21 @@ def _are_related(pairs: NodePairs) -> bool:
     without weights many nodes must have found a partner.
     """
     graphs, partner = pairs.graphs, pairs.partner
-    weighing = [
-        [n for n in graphs.list_nodes(which) if _has_telling_weights(graphs, n)]
-        for which in (0, 1)
-    ]
+    sides = [graphs.list_nodes(which) for which in (0, 1)]
+    weighing = [[n for n in side if _has_telling_weights(graphs, n)] for side in sides]
     if min(map(len, weighing)) >= _FEW:
-        kept = [
-            a
-            for a in weighing[0]
-            if a in pairs.sure and pairs.has_equal_sizes(a, partner[a]) is not False
-        ]
+        sure = [a for a in weighing[0] if a in pairs.sure]
+        kept = [a for a in sure if pairs.has_equal_sizes(a, partner[a]) is not False]
         return len(kept) >= _LITTLE * min(map(len, weighing))
-    counted = [
-        [
-            n
-            for n in graphs.list_nodes(which)
-            if not graphs.is_constant(n) and not graphs.shapely[n]
-        ]
-        for which in (0, 1)
-    ]
+    aside = {n for n, shapely in enumerate(graphs.shapely) if shapely or graphs.is_constant(n)}
+    counted = [[n for n in side if n not in aside] for side in sides]
     least = min(map(len, counted))
     return not least or len(partner.keys() & set(counted[0])) >= _MANY * least
 
 
 def _has_telling_weights(graphs: Graphs, node: int) -> bool:
     constants = [graphs.constants[v] for v in graphs.reads[node] if v in graphs.constants]
-    return any(constant.size >= _TELLING for constant in constants) and not graphs.is_constant(
-        node
-    )
-
-
-def _has_same_results(pairs: NodePairs) -> bool:
-    named = {pairs.graphs.names[v]: v for v in pairs.graphs.results[1]}
-    return all(
-        pairs.hashes.get(v) == pairs.hashes.get(named.get(pairs.graphs.names[v], -1))
-        for v in pairs.graphs.results[0]
-        if v in pairs.hashes
-    )
+    return any(c.size >= _TELLING for c in constants) and not graphs.is_constant(node)
 
 
 def _draw_nodes(
@@ -230,15 +213,12 @@ def _compare_headers(a: ir.Model, b: ir.Model) -> list[HeaderField]:
         meaning = None not in versions and not domain
         fields.append(HeaderField(f"opset {domain}".rstrip(), text[0], text[1], meaning))
     fields.append(HeaderField("IR version", str(a.ir_version), str(b.ir_version)))
-    fields.append(HeaderField("producer", _describe_producer(a), _describe_producer(b)))
+    producers = [f"{m.producer_name or ''} {m.producer_version or ''}".strip() for m in (a, b)]
+    fields.append(HeaderField("producer", producers[0], producers[1]))
     metadata = a.metadata_props, b.metadata_props
     for key in dict.fromkeys((*metadata[0], *metadata[1])):
         fields.append(HeaderField(f"metadata {key}", metadata[0].get(key), metadata[1].get(key)))
     return [field for field in fields if field.a != field.b]
-
-
-def _describe_producer(model: ir.Model) -> str:
-    return f"{model.producer_name or ''} {model.producer_version or ''}".strip()
 
 
 def _spell_dims(shape: tuple[int | str | None, ...] | None) -> str:

@@ -158,9 +158,7 @@ class Graphs:
         """Return for every node the longest way from an input, in nodes."""
         layers = [0] * len(self.nodes)
         for node in range(len(self.nodes)):
-            earlier = [
-                layers[producer] + 1 for producer in self.list_producers(node) if producer < node
-            ]
+            earlier = [layers[p] + 1 for p in self.list_producers(node) if p < node]
             inside = [layers[self.scope[node]]] if self.scope[node] >= 0 else []
             layers[node] = max([*earlier, *inside], default=0)
         return layers
@@ -213,9 +211,8 @@ class Graphs:
         self.scope.append(holder)
         self.captured.append(())
         self.reads.append(tuple(self._number_value(value) for value in node.inputs))
-        self.writes.append(
-            tuple(self._number_value(v) if v.name or v.uses() else -1 for v in node.outputs)
-        )
+        writes = (self._number_value(v) if v.name or v.uses() else -1 for v in node.outputs)
+        self.writes.append(tuple(writes))
         inputs = [value for value in self.reads[at] if value >= 0]
         for value in inputs:
             self.users[value].append(at)
@@ -240,9 +237,7 @@ class Graphs:
             first = len(self.nodes)
             for graph in bodies.values():
                 self._add_graph(graph, at, opset)
-            results = [
-                self._number_value(value) for graph in bodies.values() for value in graph.outputs
-            ]
+            results = [self._number_value(value) for g in bodies.values() for value in g.outputs]
             read = [v for n in range(first, len(self.nodes)) for v in self.reads[n] if v >= 0]
             outside = [value for value in read if self.maker[value] < first]
             inside = [value for value in results if self.maker[value] >= first]
@@ -428,9 +423,7 @@ class _ComputationDigests:
         """Digest a node, its bodies finished, and what it writes."""
         graphs = self._graphs
         inside = graphs.bodies.get(node, {}).values()
-        results = [
-            self._digest_value(graphs.number[value]) for body in inside for value in body.outputs
-        ]
+        results = [self._digest_value(graphs.number[value]) for b in inside for value in b.outputs]
         text = _digest_parts((*self._list_parts(node), *results))
         graph = graphs.nodes[node].graph
         around = self._bodies.get(graph) if isinstance(graph, ir.Graph) else None

@@ -188,11 +188,8 @@ class NodeGroups:
             return self._apart.get(node, ""), role[node] in QUANTIZE
 
         for node in reversed(free):
-            near = [
-                n
-                for n in self._list_consumers(node)
-                if n not in self._settled and kind(n) == kind(node)
-            ]
+            near = [n for n in self._list_consumers(node) if n not in self._settled]
+            near = [n for n in near if kind(n) == kind(node)]
             # What several groups read belongs to none of them, but for constants and the like.
             if node in self._apart or len({self._find_root(n) for n in near}) == 1:
                 for reader in near:
@@ -207,23 +204,14 @@ class NodeGroups:
         """Return the groups before and behind a part; the model's inputs and outputs count too."""
         graphs, side, inside = self._graphs, self._graphs.side_of_node(part[0]), set(part)
         inputs, results = self._places[side], self._places[2 + side]
-        before = {
-            str(self._find_root(n))
-            for node in part
-            for n in self._list_producers(node)
-            if n not in inside
-        }
-        behind = {
-            str(self._find_root(n))
-            for node in part
-            for n in self._list_consumers(node)
-            if n not in inside
-        }
+        earlier = {n for node in part for n in self._list_producers(node)} - inside
+        later = {n for node in part for n in self._list_consumers(node)} - inside
+        before = {str(self._find_root(n)) for n in earlier}
+        behind = {str(self._find_root(n)) for n in later}
         for node in part:
+            written = graphs.list_written_values(node)
             before |= {f"in {inputs[v]}" for v in graphs.list_data(node) if v in inputs}
-            behind |= {
-                f"out {results[v]}" for v in graphs.list_written_values(node) if v in results
-            }
+            behind |= {f"out {results[v]}" for v in written if v in results}
         return before, behind
 
     def _absorb_parts(self, parts: Sequence[Sequence[int]]) -> None:
@@ -299,10 +287,8 @@ class NodeGroups:
 
     def list_groups(self) -> list[Group]:
         """Return the groups in the order of the first model, then of the second."""
-        return [
-            self._describe_group(*self._split_sides(nodes))
-            for _, nodes in sorted(self._members.items())
-        ]
+        members = [nodes for _, nodes in sorted(self._members.items())]
+        return [self._describe_group(*self._split_sides(nodes)) for nodes in members]
 
     def _describe_group(self, a: list[int], b: list[int]) -> Group:
         pairs = self._pairs
@@ -312,7 +298,10 @@ class NodeGroups:
             why = self._apart.get((a or b)[0], "")
             return Group("removed" if a else "added", *ids, first or second, (why,) if why else ())
         if len(a) == len(b) == 1:
-            changes = pairs.list_changes(a[0], b[0]) + self._compare_inputs(a[0], b[0])
+            changes = pairs.list_changes(a[0], b[0])
+            sources = self._list_sources(a[0]), self._list_sources(b[0])
+            if a[0] not in pairs.exact and sources[0] - sources[1] and sources[1] - sources[0]:
+                changes += ("inputs",)  # they read what does not stand for each other
             precise = pairs.is_retyped(a[0], b[0], changes)
             kind: Kind = "retyped" if precise else "changed" if changes else "matched"
             return Group(kind, *ids, first if first == second else f"{first} -> {second}", changes)
@@ -320,13 +309,6 @@ class NodeGroups:
         merged = {*a, *b} <= self._repeated
         changes = ("equal nodes merged",) if merged else ()
         return Group(kind, *ids, f"{first} -> {second}", changes)
-
-    def _compare_inputs(self, a: int, b: int) -> tuple[str, ...]:
-        """Say whether partners read what does not stand for each other."""
-        if a in self._pairs.exact:
-            return ()
-        first, second = self._list_sources(a), self._list_sources(b)
-        return ("inputs",) if first - second and second - first else ()
 
     def _list_sources(self, node: int) -> set[str]:
         """Name the groups that make the data of a node; shapes given to it do not count."""

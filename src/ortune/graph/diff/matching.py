@@ -60,9 +60,7 @@ class NodePairs:
         self.ends: list[tuple[int, int]] = []
         self._relations: dict[tuple[int, int], str] = {}
         self.hashes, nodes = computation_digests(graphs)
-        for first, second in self._group_by_key(
-            (digest, node) for node, digest in enumerate(nodes)
-        ):
+        for first, second in self._group_by_key((digest, n) for n, digest in enumerate(nodes)):
             for a, b in match_in_order(first, second, lambda node: graphs.nodes[node].name):
                 self._pair_nodes(a, b, exact=True)
         self._pair_by_weights()
@@ -209,9 +207,8 @@ class NodePairs:
             weight = constant.floating or constant.tensor.dtype in _INTEGERS
             if constant.size >= _TELLING and weight and len(users) == 1:
                 readers.append((value, users.pop()))
-        same = self._group_by_key(
-            ((constants[v].digest, constants[v].scale is None), n) for v, n in readers
-        )
+        contents = (((constants[v].digest, constants[v].scale is None), n) for v, n in readers)
+        same = self._group_by_key(contents)
         self._pair_weights([(a[0], b[0]) for a, b in same if len({*a}) == len({*b}) == 1])
         self._pair_weights(self._find_scaled([r for r in readers if r[1] not in self.partner]))
         self._pair_weights(self._find_reordered([r for r in readers if r[1] not in self.partner]))
@@ -225,16 +222,10 @@ class NodePairs:
     def _find_scaled(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return nodes whose weights are alike but for factors along an axis, as no others."""
         constants = self.graphs.constants
-        matrices = [
-            (v, n)
-            for v, n in readers
-            if len(constants[v].shape) > 1 and constants[v].size >= _SMALL
-        ]
-        value = {node: v for v, node in matrices}
+        large = [(v, n) for v, n in readers if constants[v].size >= _SMALL]
+        value = {n: v for v, n in large if len(constants[v].shape) > 1}
         pairs = []
-        for first, second in self._group_by_key(
-            (constants[v].shape, node) for node, v in value.items()
-        ):
+        for first, second in self._group_by_key((constants[v].shape, n) for n, v in value.items()):
             grids = [[constants[value[node]].grid for node in side] for side in (first, second)]
             pairs += [(first[a], second[b]) for a, b in match_scaled(*grids)]
         return pairs
@@ -254,19 +245,14 @@ class NodePairs:
         """Pair nodes by their names and their values', unless other evidence is against names."""
         graphs, partner, role = self.graphs, self.partner, self.graphs.role
         nodes = {str(graphs.nodes[node].name): node for node in graphs.list_nodes(1)}
-        makers = {
-            label: node for node in graphs.list_nodes(1) for label in self._list_labels(node)
-        }
+        makers = {label: n for n in graphs.list_nodes(1) for label in self._list_labels(n)}
         named = []
         for a in graphs.list_nodes(0):
             by_value = [makers.get(label, -1) for label in self._list_labels(a)]
             by_node = nodes.get(str(graphs.nodes[a].name), -1)
             named += [(a, b) for b in dict.fromkeys((*by_value, by_node)) if b >= 0]
-        agree = [
-            partner.get(a) == b or role[a] != role[b]
-            for a, b in named
-            if a in partner or b in partner
-        ]
+        decided = [(a, b) for a, b in named if a in partner or b in partner]
+        agree = [partner.get(a) == b or role[a] != role[b] for a, b in decided]
         fit = [self.has_equal_sizes(a, b) for a, b in named if role[a] == role[b]]
         least = min(len(graphs.list_nodes(0)), len(graphs.list_nodes(1)))
         if (

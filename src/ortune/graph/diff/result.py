@@ -111,11 +111,9 @@ class Diff(TableResult):
         for kind in KINDS:
             members = [group for group in self.groups if group.kind == kind]
             if members:
-                sides = (
-                    sum(len(group.a) for group in members),
-                    sum(len(group.b) for group in members),
-                )
-                counts[kind] = (len(members), *sides)
+                first = sum(len(group.a) for group in members)
+                second = sum(len(group.b) for group in members)
+                counts[kind] = (len(members), first, second)
         return counts
 
     def patterns(self) -> dict[tuple[Kind, str], int]:

@@ -132,9 +132,7 @@ def classify_relation(first: Constant, second: Constant) -> str:
             return "changed"
         if first.order != second.order:
             return "transposed"
-        scales = {
-            digest_tensor(scale) for scale in (first.scale, second.scale) if scale is not None
-        }
+        scales = {digest_tensor(s) for s in (first.scale, second.scale) if s is not None}
         return "changed" if len(scales) > 1 else "equal"
     if not (first.floating and second.floating):
         return "changed" if same else ""
@@ -215,9 +213,8 @@ def _normalize_rows(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.fl
 def _is_near(first: NDArray[np.float32], second: NDArray[np.float32], share: float) -> bool:
     if first.shape != second.shape:
         return False
-    return np.allclose(
-        second, first, rtol=share, atol=share * 1e-3 * float(np.abs(first).max(initial=0))
-    )
+    slack = share * 1e-3 * float(np.abs(first).max(initial=0))
+    return np.allclose(second, first, rtol=share, atol=slack)
 
 
 def is_reordered(first: Constant, second: Constant) -> bool:

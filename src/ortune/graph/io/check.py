@@ -54,9 +54,7 @@ def check_model(model: ir.Model, before: ModelSignature, step: str) -> None:
     """
     fault = next(_list_changes(model, before), None) or next(iter(list_problems(model)), None)
     if fault is None:
-        fault = next(
-            (text for kind, text in find_faults(model) if kind not in before.faults), None
-        )
+        fault = next((t for kind, t in find_faults(model) if kind not in before.faults), None)
     if fault is not None:
         raise BadModel(
             f"step {step} broke the model: {fault}",
@@ -113,9 +111,7 @@ def _check_graph(graph: Graph, outer: set[ir.Value], names: set[str], problems: 
     for node in graph:
         label = f"{node.op_type} '{node.name}'"
         late = [value for value in node.inputs if value is not None and value not in seen]
-        problems += [
-            f"{label} reads '{operand.name}', which nothing has made before" for operand in late
-        ]
+        problems += [f"{label} reads '{v.name}', which nothing has made before" for v in late]
         for body in list_bodies(node):
             _check_graph(body, seen, set(names), problems)
         for value in node.outputs:

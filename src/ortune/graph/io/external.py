@@ -75,22 +75,18 @@ def replace_tensors(
                     value.const_value = change(value.const_value)
         for node in graph:
             for name, attribute in list(node.attributes.items()):
-                new = _change_attribute(attribute, change)
-                if new is not attribute:
-                    node.attributes[name] = new
-
-
-def _change_attribute(
-    attribute: ir.Attr, change: Callable[[ir.TensorProtocol], ir.TensorProtocol]
-) -> ir.Attr:
-    if attribute.is_ref() or attribute.type not in _TENSORS:
-        return attribute
-    old = [attribute.value] if attribute.type == ir.AttributeType.TENSOR else attribute.value
-    new = [change(tensor) for tensor in old]
-    if all(before is after for before, after in zip(old, new, strict=True)):
-        return attribute
-    value = new[0] if attribute.type == ir.AttributeType.TENSOR else new
-    return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
+                if attribute.is_ref() or attribute.type not in _TENSORS:
+                    continue
+                single = attribute.type == ir.AttributeType.TENSOR
+                old = [attribute.value] if single else attribute.value
+                new = [change(tensor) for tensor in old]
+                if any(before is not after for before, after in zip(old, new, strict=True)):
+                    node.attributes[name] = ir.Attr(
+                        attribute.name,
+                        attribute.type,
+                        new[0] if single else new,
+                        doc_string=attribute.doc_string,
+                    )
 
 
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)

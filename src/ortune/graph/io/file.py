@@ -57,18 +57,31 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     with report_read_errors(path):
         files = external.list_files(path, proto)
         for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-            if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
-                "map_type"
-            ):
+            kinds = value.type, value.type.sequence_type.elem_type
+            if any(kind.HasField("map_type") for kind in kinds):
                 raise BadModel(
                     f"{path}: '{value.name}' is a map, not a tensor",
                     fix="export plain tensors, as with zipmap=False in skl2onnx",
                 )
         wellformed.validate_model(proto, newer_opset=newer_opset)
-        densify_tensors(proto)
+        _densify_graph(proto.graph)
+        for function in proto.functions:
+            for node in function.node:
+                _densify_node(node)
         model = ir.serde.deserialize_model(proto)
         external.map_weights(model, files)
-        _normalize_model(model)
+        # Bring domains, opsets, constants, shapes and the order of nodes to one form.
+        for graph in walk_graphs(model):
+            imports = graph.opset_imports
+            if "ai.onnx" in imports:
+                imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
+            _sort_nodes(graph)
+            for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+                _clean_shape(value)
+        if not model.opset_imports:
+            model.opset_imports[""] = 1  # files older than IR 3 do not say
+        if model.ir_version < FIRST_FREE_IR:
+            common.RemoveInitializersFromInputsPass()(model)
         if wrong := list_problems(model):
             raise Invalid(wrong[0])
         names.make_names_unique(model)
@@ -243,29 +256,6 @@ FIRST_FREE_IR = 4
 """Before this IR version every initializer had to be listed among the inputs, as a constant."""
 
 
-def densify_tensors(proto: onnx.ModelProto) -> None:
-    """Turn sparse initializers and attributes into dense ones, as onnxruntime does on load."""
-    _densify_graph(proto.graph)
-    for function in proto.functions:
-        for node in function.node:
-            _densify_node(node)
-
-
-def _normalize_model(model: ir.Model) -> None:
-    """Normalize domains, opsets, constants, shapes and node order; see `model.io.file.load`."""
-    for graph in walk_graphs(model):
-        imports = graph.opset_imports
-        if "ai.onnx" in imports:
-            imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
-        _sort_nodes(graph)
-        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-            _clean_shape(value)
-    if not model.opset_imports:
-        model.opset_imports[""] = 1  # files older than IR 3 do not say
-    if model.ir_version < FIRST_FREE_IR:
-        common.RemoveInitializersFromInputsPass()(model)
-
-
 def _clean_shape(value: ir.Value) -> None:
     """A name stands for one size throughout a model; some exporters call all unknown sizes ``?``,
     or write -1."""
@@ -304,17 +294,12 @@ def _sort_nodes(graph: ir.Graph | ir.Function) -> None:
 def _describe_cycle(graph: ir.Graph | ir.Function) -> str:
     """Return the nodes of a cycle, each fed by the one before."""
     reads = {node: [v.producer() for v in _list_reads(node)] for node in graph}
-    calls = {
-        node: [producer for producer in producers if producer in reads]
-        for node, producers in reads.items()
-    }
+    calls = {node: [p for p in producers if p in reads] for node, producers in reads.items()}
     try:
         TopologicalSorter(calls).prepare()
     except CycleError as error:
         nodes = error.args[1]
-        names = [
-            f"{node.op_type} '{node.name or node.outputs[0].name}'" for node in nodes[:_SHOWN]
-        ]
+        names = [f"{n.op_type} '{n.name or n.outputs[0].name}'" for n in nodes[:_SHOWN]]
         return " -> ".join([*names, *(["..."] if len(nodes) > _SHOWN else [])])
     return "between bodies"
 

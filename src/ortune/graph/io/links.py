@@ -35,10 +35,7 @@ def replace_links(path: Path) -> Iterator[Path]:
         return
     files = [path, *(path.parent / place for place in _list_places(path))]
     homes = path.parent.resolve(), path.resolve().parent
-    regular = all(
-        any(file.resolve().is_relative_to(home) for home in homes) and file.is_file()
-        for file in files
-    )
+    regular = all(any(f.resolve().is_relative_to(h) for h in homes) and f.is_file() for f in files)
     if not regular or not any(file.is_symlink() for file in files):
         yield path  # what leads out of the folder the runtime itself refuses
         return

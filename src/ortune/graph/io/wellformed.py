@@ -181,11 +181,8 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
 
 def is_runtime_operator(op: str, domain: str, opset: int) -> bool:
     """Say whether onnxruntime runs an operator of the default domain that ONNX does not have."""
-    return (
-        not _normalize_domain(domain)
-        and opset < _UNTIL.get(op, 0)
-        and _load_schema(op, "", opset) is None
-    )
+    added = not _normalize_domain(domain) and opset < _UNTIL.get(op, 0)
+    return added and _load_schema(op, "", opset) is None
 
 
 def _normalize_domain(domain: str) -> str:
@@ -197,12 +194,8 @@ def _check_domain(
 ) -> None:
     """A runtime knows the opsets of its own operators; of others the model has to say them."""
     domain = _normalize_domain(node.domain)
-    if (
-        domain
-        and domain not in imported
-        and domain not in function_domains
-        and not domain.startswith(_OURS)
-    ):
+    unsaid = domain and domain not in imported and domain not in function_domains
+    if unsaid and not domain.startswith(_OURS):
         raise Invalid(
             f"node '{node.name}' ({node.op_type}) is of the domain '{domain}', "
             "which the model does not import"
@@ -276,9 +269,7 @@ def _walk_bodies(
     """Yield nodes, and domain -> opset of the operators that they are."""
     yield walk_node_protos(proto.graph.node), versions
     for function in proto.functions:
-        imports = {
-            _normalize_domain(entry.domain): entry.version for entry in function.opset_import
-        }
+        imports = {_normalize_domain(e.domain): e.version for e in function.opset_import}
         yield walk_node_protos(function.node), {**versions, **imports}
 
 

@@ -35,7 +35,12 @@ def write_model(model: ir.Model, path: Path, external_above: int, *, durable: bo
     """See `ortune.graph.io.file.save`."""
     data = path.with_name(f"{path.name}.data")
     outside = count_tensor_bytes(model) > external_above
-    _refuse_sources(model, path, *([data] if outside else []))
+    sources = {Path(source).resolve() for source in model.graph.meta.get(SOURCES, ())}
+    for target in (path, data) if outside else (path,):
+        if target.resolve() in sources:
+            raise OrtuneError(
+                f"{target} is the model that was read", fix="give another output path"
+            )
     # The data file takes its place first: a model in its place is whole.
     with (
         open_draft(path, durable=durable) as part,
@@ -67,15 +72,6 @@ def count_tensor_bytes(model: ir.Model) -> int:
 
     external.replace_tensors(model, count)
     return total
-
-
-def _refuse_sources(model: ir.Model, *targets: Path) -> None:
-    sources = {Path(source).resolve() for source in model.graph.meta.get(SOURCES, ())}
-    for target in targets:
-        if target.resolve() in sources:
-            raise OrtuneError(
-                f"{target} is the model that was read", fix="give another output path"
-            )
 
 
 @contextlib.contextmanager
@@ -167,9 +163,8 @@ def _write_inside(
         tensor.ClearField("data_location")
         length = tensors[index].nbytes
         head = tensor.SerializeToString() + encode_tag(_RAW_DATA) + encode_varint(length)
-        heads.append(
-            (encode_tag(_INITIALIZER) + encode_varint(len(head) + length) + head, tensors[index])
-        )
+        head = encode_tag(_INITIALIZER) + encode_varint(len(head) + length) + head
+        heads.append((head, tensors[index]))
     del proto.graph.initializer[:]
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
@@ -178,9 +173,7 @@ def _write_inside(
         if proto.HasField(name):
             setattr(first, name, getattr(proto, name))
             proto.ClearField(name)
-    total = len(graph) + sum(
-        len(head) + (weight.nbytes if weight else 0) for head, weight in heads
-    )
+    total = len(graph) + sum(len(h) + (weight.nbytes if weight else 0) for h, weight in heads)
     out.write(first.SerializeToString() + encode_tag(_GRAPH) + encode_varint(total) + graph)
     for head, weight in heads:
         out.write(head)

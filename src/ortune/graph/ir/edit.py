@@ -162,9 +162,8 @@ class Editor:
         free = self.reserve_name(name)
         tensor = ir.tensor(array, name=free)
         if isinstance(self.graph, ir.Function):
-            node = ir.node(
-                "Constant", [], {"value": tensor}, name=self._nodes.reserve_name(free, bare=True)
-            )
+            node_name = self._nodes.reserve_name(free, bare=True)
+            node = ir.node("Constant", [], {"value": tensor}, name=node_name)
             output = node.outputs[0]
             output.name, output.shape, output.dtype = free, ir.Shape(array.shape), tensor.dtype
             insert_first(self.graph, node)

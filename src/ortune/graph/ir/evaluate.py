@@ -69,7 +69,15 @@ def evaluate_node(
     except Exception as error:  # the reference raises whatever its code happens to
         logging.getLogger(__name__).debug("%s '%s': %s", node.op_type, node.name, error)
         return None
-    return outputs if _has_declared_types(node, outputs) else None
+    named = [value for value in node.outputs if value.name]
+    for value, array in zip(named, outputs, strict=True):
+        if array.dtype.kind not in "biuf":
+            return None
+        if value.dtype is not None and value.dtype.numpy() != array.dtype:
+            return None
+        if value.shape is not None and not _has_shape(value.shape, array.shape):
+            return None
+    return outputs
 
 
 def bound_output_bytes(node: ir.Node, inputs: Sequence[NDArray[Any] | None]) -> float:
@@ -96,14 +104,6 @@ _Arrays: TypeAlias = Sequence[NDArray[Any]]
 def _count_largest(node: ir.Node, arrays: _Arrays) -> int:
     """Count empty axes as 1: a reduction of one makes a number for each place beside it."""
     return int(max(1, arrays[0].ndim, math.prod(max(1, dim) for dim in arrays[0].shape)))
-
-
-def _count_broadcast(node: ir.Node, arrays: _Arrays) -> int:
-    return math.prod(_broadcast_dims(*(array.shape for array in arrays)))
-
-
-def _count_tiled(node: ir.Node, arrays: _Arrays) -> int:
-    return int(arrays[0].size * math.prod(max(1, n) for n in _list_numbers(arrays[1])))
 
 
 def _count_range(node: ir.Node, arrays: _Arrays) -> float:
@@ -147,7 +147,10 @@ _BROADCAST_TEXT = (
     "Sum Where Xor"
 )
 _ELEMENTS: Mapping[str, Callable[[ir.Node, _Arrays], float]] = {
-    **dict.fromkeys(_BROADCAST_TEXT.split(), _count_broadcast),
+    **dict.fromkeys(
+        _BROADCAST_TEXT.split(),
+        lambda node, arrays: math.prod(_broadcast_dims(*(array.shape for array in arrays))),
+    ),
     "Concat": lambda node, arrays: sum(array.size for array in arrays),
     "ConstantOfShape": lambda node, arrays: math.prod(_list_numbers(arrays[0])),
     "Expand": lambda node, arrays: math.prod(
@@ -160,7 +163,9 @@ _ELEMENTS: Mapping[str, Callable[[ir.Node, _Arrays], float]] = {
     "NonZero": lambda node, arrays: arrays[0].ndim * arrays[0].size,
     "OneHot": lambda node, arrays: arrays[0].size * int(_list_numbers(arrays[1])[0]),
     "Range": _count_range,
-    "Tile": _count_tiled,
+    "Tile": lambda node, arrays: (
+        arrays[0].size * math.prod(max(1, n) for n in _list_numbers(arrays[1]))
+    ),
 }
 """Operators whose result has more elements than their first input: how many at most."""
 
@@ -225,18 +230,6 @@ def _run_reference(
     model.opset_import.add(domain="", version=opset)
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if name}
     return [np.asarray(out) for out in ReferenceEvaluator(model).run(None, feeds)]
-
-
-def _has_declared_types(node: ir.Node, arrays: Sequence[NDArray[Any]]) -> bool:
-    named = [value for value in node.outputs if value.name]
-    for value, array in zip(named, arrays, strict=True):
-        if array.dtype.kind not in "biuf":
-            return False
-        if value.dtype is not None and value.dtype.numpy() != array.dtype:
-            return False
-        if value.shape is not None and not _has_shape(value.shape, array.shape):
-            return False
-    return True
 
 
 def _has_shape(shape: ir.Shape, actual: tuple[int, ...]) -> bool:

@@ -21,11 +21,7 @@ def drop_dead(model: ir.Model) -> int:
     """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
     count = 0
     for graph in reversed(list(walk_graphs(model))):
-        dead = [
-            detach_node(node)
-            for node in reversed(list(graph))
-            if not any(is_read(value) for value in node.outputs)
-        ]
+        dead = [detach_node(n) for n in reversed(list(graph)) if not any(map(is_read, n.outputs))]
         graph.remove(dead, safe=True)
         count += len(dead)
     for body in model.graphs():
@@ -45,9 +41,7 @@ def share_weights(model: ir.Model) -> int:
     small constants, and for those of their own operators, in the body itself.
     """
     bodies = list(model.graph.subgraphs())
-    movable = [
-        value for body in bodies for value in body.initializers.values() if _may_leave(value)
-    ]
+    movable = [value for b in bodies for value in b.initializers.values() if _may_leave(value)]
     count = _share_among([*model.graph.initializers.values(), *movable], model.graph)
     return count + sum(_share_among(body.initializers.values(), body) for body in bodies)
 

@@ -204,23 +204,17 @@ def list_consumers(value: ir.Value) -> Sequence[ir.Node]:
 
 def _find_integer_type(node: ir.Node) -> np.dtype[Any] | None:
     """Return the dtype of the integers where no zero point says it."""
+    dtype = find_element_type(node.inputs[0])
     if node.op_type == "QuantizeLinear":
         code = int(edit.read_attribute(node, "output_dtype", 0))
         dtype = ir.DataType(code) if code else ir.DataType.UINT8
-    else:
-        value = node.inputs[0]
-        tensor = edit.const_tensor(value)
-        element_type = (
-            tensor.dtype if tensor is not None else value.dtype if value is not None else None
-        )
-        if element_type is None:
-            return None
-        dtype = element_type
-    small = dtype not in (
-        ir.DataType.INT8,
-        ir.DataType.UINT8,
-        ir.DataType.INT16,
-        ir.DataType.UINT16,
-        ir.DataType.INT32,
-    )
-    return None if small else np.dtype(dtype.numpy())
+    whole = dtype is not None and dtype.name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
+    return np.dtype(dtype.numpy()) if whole and dtype is not None else None
+
+
+def find_element_type(value: ir.Value | None) -> ir.DataType | None:
+    """Return a value's type: that of the tensor of a constant, else what is known of it."""
+    tensor = edit.const_tensor(value)
+    if tensor is not None:
+        return tensor.dtype
+    return value.dtype if value is not None else None

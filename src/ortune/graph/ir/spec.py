@@ -9,9 +9,7 @@ from ortune.core.facts import TensorSpec
 
 def list_inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
     """Return the inputs a caller must give: those without a default in the model."""
-    return tuple(
-        describe_value(value) for value in model.graph.inputs if not value.is_initializer()
-    )
+    return tuple(describe_value(v) for v in model.graph.inputs if not v.is_initializer())
 
 
 def list_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:

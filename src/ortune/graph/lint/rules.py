@@ -408,7 +408,9 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
     makers = [
         node
         for node in nodes
-        if node.op_type not in moving and node.domain != trained and _has_double_output(node)
+        if node.op_type not in moving
+        and node.domain != trained
+        and any(value.dtype == ir.DataType.DOUBLE for value in node.outputs if value.type)
     ]
     double = [name for name, tensor in weights if tensor.dtype == ir.DataType.DOUBLE]
     yield make_finding(
@@ -460,10 +462,6 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
     )
 
 
-def _has_double_output(node: ir.Node) -> bool:
-    return any(value.dtype == ir.DataType.DOUBLE for value in node.outputs if value.type)
-
-
 _SHARE = 0.05
 """Share of a tensor's weights from which what float16 rounds coarsely is worth a word."""
 
@@ -475,11 +473,7 @@ _WASTE = 1 << 16
 
 def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterator[Finding | None]:
     """Yield what is odd about the values of weights, which were counted before."""
-    small = [
-        weight
-        for weight in values
-        if weight.elements > 1 and weight.small > _SHARE * weight.elements
-    ]
+    small = [w for w in values if w.elements > 1 and w.small > _SHARE * w.elements]
     elements = sum(weight.elements for weight in values)
     yield make_finding(
         "nan-weights",

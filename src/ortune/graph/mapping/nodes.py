@@ -113,17 +113,15 @@ class TensorSources:
         for node in reversed(nodes):
             if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
                 value = self.source.get(node.writes[0])
-                if value is not None and node.reads[0] not in self.source:
-                    self.source[node.reads[0]] = value
+                if value is not None:
+                    self.source.setdefault(node.reads[0], value)
 
     def _forward_added(self, nodes: Sequence[Executed]) -> None:
         """Give the outputs of nodes that the runtime added the sources of what they read."""
         for node in nodes:
-            if node.op_type in ADDED and node.reads:
-                value = self.source.get(node.reads[0])
+            if node.op_type in ADDED and node.reads and node.reads[0] in self.source:
                 for name in self._list_open_outputs(node):
-                    if value is not None:
-                        self.source[name] = value
+                    self.source[name] = self.source[node.reads[0]]
 
     def _match_names(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""
@@ -179,11 +177,8 @@ class TensorSources:
             reader = readers[0]
             source = self._origin.nodes[reader]
             outputs = self._origin.outputs[reader]
-            if (
-                source.op_type not in _ELEMENTWISE
-                or source.op_type in stopped
-                or len(outputs) != 1
-            ):
+            fuses = source.op_type in _ELEMENTWISE and source.op_type not in stopped
+            if not fuses or len(outputs) != 1:
                 return value
             after = self.same.get(outputs[0], outputs[0])
             operands = [v for v in self._origin.inputs[reader] if self.same.get(v, v) != value]
@@ -216,11 +211,10 @@ class TensorSources:
         stop = set(self.source.values())
         nodes, _ = self._origin.find_cone(outs[0], stop - {outs[0]}, self.same)
         op_type = reader.op_type
-        candidates = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
+        family = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
         for part, members in _FAMILIES:
             if part in op_type:
-                candidates |= members
-        family = candidates
+                family |= members
         index = list(reader.reads).index(name)
         for source in nodes:
             if self._origin.nodes[source].op_type not in family:
@@ -236,10 +230,8 @@ class TensorSources:
     def build_lineage(self) -> Lineage:
         """Return which source nodes each executed node stands for."""
         stop = set(self.source.values())
-        assignments = [self._find_cone(node, stop) for node in self._nodes]
         assignments = [
-            f if f else self._find_following(n, stop)
-            for n, f in zip(self._nodes, assignments, strict=True)
+            self._find_cone(node, stop) or self._find_following(node, stop) for node in self._nodes
         ]
         # Account for every source node: constants and the removed, and twins of others.
         origin = self._origin
@@ -309,9 +301,7 @@ class TensorSources:
             if assignments[at] or node.op_type in ADDED:
                 continue
             before = [maker[name] for name in node.reads if name in maker]
-            values = [
-                v for b in before for name in assignments[b] for v in self._origin.outputs[name]
-            ]
+            values = [v for b in before for n in assignments[b] for v in self._origin.outputs[n]]
             readers = {r for value in values for r in self._origin.readers[value]} - claimed
             shared = {name for b in before if b in late for name in assignments[b]}
             assignments[at].update(dict.fromkeys(self._origin.sort_nodes(readers or shared)))

@@ -54,22 +54,47 @@ def extract(
     ends = list(dict.fromkeys(end for name in outputs for end in names.find_ends(name)))
     ends = ends or _list_dependent_outputs(copy, stops)
     met = find_upstream(ends, stops)
-    _demand_met(starts, ends, met)
+    for name, values in starts.items():
+        if any(value in ends for value in values):
+            raise BadModel(
+                f"the piece begins and ends at '{name}'",
+                fix=f"write {NODE}NAME to begin with all that a node reads",
+            )
+        if not any(value in met for value in values):
+            other = [str(value.name) for value in met if _is_model_input(value)]
+            other += [n for n, tensors in starts.items() if any(v in met for v in tensors)]
+            raise BadModel(
+                f"what the piece ends at does not depend on '{name}'",
+                fix=f"leave it out; it depends on {_format_names(other) or 'constants alone'}",
+            )
     order = {node: place for place, node in enumerate(copy.graph.all_nodes())}
     nodes = {v.producer() for v in met if v not in stops}
     candidates = dict.fromkeys((*copy.graph.inputs, *met))
-    piece = _assemble_model(
-        _check_types(
-            [
-                *stops,
-                *(v for v in candidates if v in met and _is_model_input(v) and v not in stops),
-            ]
-        ),
+    graph = copy.graph
+    around = [v for v in candidates if v in met and _is_model_input(v) and v not in stops]
+    view = ir.GraphView(
+        _check_types([*stops, *around]),
         ends,
-        sorted((node for node in nodes if node is not None), key=order.__getitem__),
-        [v for v in met if v.is_initializer()],
-        copy,
+        nodes=sorted((node for node in nodes if node is not None), key=order.__getitem__),
+        initializers=[v for v in met if v.is_initializer()],
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=dict(graph.metadata_props),
     )
+    piece = ir.Model(
+        view.clone(),
+        ir_version=copy.ir_version,
+        producer_name=copy.producer_name,
+        producer_version=copy.producer_version,
+        domain=copy.domain,
+        model_version=copy.model_version,
+        doc_string=copy.doc_string,
+        functions=list(copy.functions.values()),
+        metadata_props=dict(copy.metadata_props),
+    )
+    common.RemoveUnusedFunctionsPass()(piece)  # type: ignore[no-untyped-call]
+    common.RemoveUnusedOpsetsPass()(piece)
     piece.graph.meta.update(model.graph.meta)
     return piece
 
@@ -86,10 +111,7 @@ def list_read_values(node: ir.Node) -> Iterator[ir.Value]:
     for body in list_bodies(node):
         inner = {body, *body.subgraphs()}
         for graph in inner:
-            values = [
-                *(value for inner_node in graph for value in inner_node.inputs),
-                *graph.outputs,
-            ]
+            values = [*(v for n in graph for v in n.inputs), *graph.outputs]
             yield from (v for v in values if v is not None and v.graph not in inner)
 
 
@@ -177,11 +199,7 @@ def _is_model_input(value: ir.Value) -> bool:
 def _list_dependent_outputs(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
     """Return the model's outputs that depend on any of `find_starts`; all of them without any."""
     outputs = [value for value in model.graph.outputs if value not in starts]
-    reached = [
-        v
-        for v in outputs
-        if not starts or any(start in find_upstream([v], ()) for start in starts)
-    ]
+    reached = [v for v in outputs if not starts or set(starts) & find_upstream([v], ()).keys()]
     if not reached and not starts:
         raise BadModel("the model has no outputs", fix="name the tensors to end at")
     if not reached:
@@ -192,26 +210,6 @@ def _list_dependent_outputs(model: ir.Model, starts: Collection[ir.Value]) -> li
     return reached
 
 
-def _demand_met(starts: _Values, ends: Sequence[ir.Value], met: Collection[ir.Value]) -> None:
-    for name, values in starts.items():
-        if any(value in ends for value in values):
-            raise BadModel(
-                f"the piece begins and ends at '{name}'",
-                fix=f"write {NODE}NAME to begin with all that a node reads",
-            )
-        if not any(value in met for value in values):
-            other = [str(value.name) for value in met if _is_model_input(value)]
-            other += [
-                start_name
-                for start_name, tensors in starts.items()
-                if any(v in met for v in tensors)
-            ]
-            raise BadModel(
-                f"what the piece ends at does not depend on '{name}'",
-                fix=f"leave it out; it depends on {_format_names(other) or 'constants alone'}",
-            )
-
-
 def _check_types(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
     for value in values:
         if value.type is None:
@@ -220,40 +218,6 @@ def _check_types(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 fix="cut at another tensor, or give --data: types are then read off a run",
             )
     return values
-
-
-def _assemble_model(
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    nodes: Sequence[ir.Node],
-    initializers: Sequence[ir.Value],
-    model: ir.Model,
-) -> ir.Model:
-    graph = model.graph
-    view = ir.GraphView(
-        inputs,
-        outputs,
-        nodes=nodes,
-        initializers=initializers,
-        doc_string=graph.doc_string,
-        opset_imports=graph.opset_imports,
-        name=graph.name,
-        metadata_props=dict(graph.metadata_props),
-    )
-    piece = ir.Model(
-        view.clone(),
-        ir_version=model.ir_version,
-        producer_name=model.producer_name,
-        producer_version=model.producer_version,
-        domain=model.domain,
-        model_version=model.model_version,
-        doc_string=model.doc_string,
-        functions=list(model.functions.values()),
-        metadata_props=dict(model.metadata_props),
-    )
-    common.RemoveUnusedFunctionsPass()(piece)  # type: ignore[no-untyped-call]
-    common.RemoveUnusedOpsetsPass()(piece)
-    return piece
 
 
 def _format_names(names: Sequence[str]) -> str:

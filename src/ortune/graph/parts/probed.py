@@ -108,29 +108,6 @@ class Hidden(Exception):
     """A tensor that cannot be made an output; the text says why."""
 
 
-def expose_tensors(
-    proto: onnx.ModelProto, tensors: Sequence[str], *, shapes: bool = False
-) -> tuple[dict[str, Watch], dict[str, str]]:
-    """Make tensors outputs of the model, in place.
-
-    Args:
-        proto: Its functions are not looked into.
-        shapes: Give out each one's shape, as float32, in the tensor's place.
-
-    Returns:
-        How each is read; and for the others why not.
-    """
-    exposer = _Exposer(proto, shapes)
-    watches: dict[str, Watch] = {}
-    hidden: dict[str, str] = {}
-    for name in dict.fromkeys(tensors):
-        try:
-            watches[name] = exposer.expose_tensor(name)
-        except Hidden as reason:
-            hidden[name] = str(reason)
-    return watches, hidden
-
-
 @dataclass
 class _OutboundValue:
     """A value on its way out; `seeds` begin its sequence, none while it is a tensor."""
@@ -153,9 +130,7 @@ class _Exposer:
         self._mixed = bool(self._odd) or any(kind in ODD for kind in list_element_types(graph))
         self._inputs = {value.name for value in proto.graph.input}
         self._shown = {value.name for value in proto.graph.output}
-        self._constants = {
-            tensor.name for graph in walk_graph_protos(proto.graph) for tensor in graph.initializer
-        }
+        self._constants = {t.name for g in walk_graph_protos(proto.graph) for t in g.initializer}
         self._names = {*self._places, *self._constants}
 
     def expose_tensor(self, name: str) -> Watch:
@@ -186,9 +161,8 @@ class _Exposer:
                 raise Hidden(f"is in {construct} inside a Scan, whose turns must be alike")
             if outer == inner == "list" and self._opset < PASSED_ON:
                 raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
-        carried = _OutboundValue(
-            self._add_shape(body, name) if self._shapes else self._add_cast(body, name)
-        )
+        outbound = self._add_shape(body, name) if self._shapes else self._add_cast(body, name)
+        carried = _OutboundValue(outbound)
         for step, way in zip(reversed(path), ways, strict=True):
             if way == "if":
                 carried = self._through_if(step, carried)
@@ -337,7 +311,14 @@ class ModelProbe:
         """Write a model that gives out the tensors too; see `expose_tensors`."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
-        watches, hidden = expose_tensors(proto, tensors, shapes=shapes)
+        exposer = _Exposer(proto, shapes)
+        watches: dict[str, Watch] = {}
+        hidden: dict[str, str] = {}
+        for name in dict.fromkeys(tensors):
+            try:
+                watches[name] = exposer.expose_tensor(name)
+            except Hidden as reason:
+                hidden[name] = str(reason)
         self._count += 1
         path = self.folder / f"watched-{self._count}.onnx"
         path.write_bytes(proto.SerializeToString())
@@ -387,9 +368,7 @@ def _link_weights(
 ) -> dict[int, tuple[str, int]]:
     """Return tensor -> file of `folder` and offset, for all that lie in the source's files."""
     maps: Sequence[tuple[Path, mmap.mmap]] = model.graph.meta.get(external.MAPS, ())
-    spans = [
-        (file, _find_address(np.frombuffer(data, np.uint8)), len(data)) for file, data in maps
-    ]
+    spans = [(f, _find_address(np.frombuffer(data, np.uint8)), len(data)) for f, data in maps]
     links: dict[Path, str | None] = {}
     places = {}
     for index, tensor in enumerate(tensors):

@@ -43,7 +43,14 @@ def infer_node(node: ir.Node, opsets: Mapping[str, int], values: SymbolicValues)
     for body in list_bodies(node):
         infer_graph(body, opsets, values)
     _infer_outputs(node, opsets, values)
-    _infer_by_name(node, values, opsets.get("", 0))
+    # Use shapes that are known by name, which onnx's own rules cannot take.
+    shape = infer_named_shape(node, values, opsets.get("", 0))
+    if shape is not None:
+        value, source = node.outputs[0], node.inputs[0]
+        if value.type is None and node.op_type in SAME_TYPE and source is not None and source.type:
+            value.type = ir.TensorType(source.type.dtype)
+        if value.type is not None:
+            merge_shape(value, shape)
     propagate_values(node, values, opsets.get("", 0))
 
 
@@ -140,18 +147,6 @@ def _merge_branches(node: ir.Node) -> None:
         if None not in shapes and len(ranks) == 1:
             columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
             merge_shape(value, [c[0] if len(set(c)) == 1 else None for c in columns])
-
-
-def _infer_by_name(node: ir.Node, values: SymbolicValues, opset: int) -> None:
-    """Use shapes that are known by name, which onnx's own rules cannot take."""
-    shape = infer_named_shape(node, values, opset)
-    if shape is None:
-        return
-    value, source = node.outputs[0], node.inputs[0]
-    if value.type is None and node.op_type in SAME_TYPE and source is not None and source.type:
-        value.type = ir.TensorType(source.type.dtype)
-    if value.type is not None:
-        merge_shape(value, shape)
 
 
 Runtime: TypeAlias = Callable[[list[str]], Mapping[str, tuple[str, Sequence[int]]]]
@@ -256,26 +251,24 @@ def infer_copy(
     if shapes:
         inputs = {str(value.name): value for value in copy.graph.inputs}
         for name, shape in shapes.items():
-            _check_shape(name, shape, inputs)
+            if name not in inputs:
+                raise BadSettings(
+                    f"the model has no input '{name}'", fix=suggest_names(name, inputs)
+                )
+            declared = inputs[name].shape
+            if declared is None:
+                continue
+            pairs = zip(declared, shape, strict=False)
+            clash = any(isinstance(old, int) and old != new for old, new in pairs)
+            if clash or len(declared) != len(shape):
+                sides = "x".join(str(dim) if isinstance(dim, int) else "?" for dim in declared)
+                raise BadSettings(
+                    f"input '{name}' does not take the shape {'x'.join(map(str, shape))}",
+                    fix=f"it is declared {sides}",
+                )
         for node in walk_nodes(copy):
             for value in node.outputs:
                 value.shape = None
         for name, shape in shapes.items():
             inputs[name].shape = ir.Shape(shape)
     return copy, infer_shapes(copy)
-
-
-def _check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, ir.Value]) -> None:
-    if name not in inputs:
-        raise BadSettings(f"the model has no input '{name}'", fix=suggest_names(name, inputs))
-    declared = inputs[name].shape
-    if declared is None:
-        return
-    pairs = zip(declared, shape, strict=False)
-    clash = any(isinstance(old, int) and old != new for old, new in pairs)
-    if clash or len(declared) != len(shape):
-        sides = "x".join(str(dim) if isinstance(dim, int) else "?" for dim in declared)
-        raise BadSettings(
-            f"input '{name}' does not take the shape {'x'.join(map(str, shape))}",
-            fix=f"it is declared {sides}",
-        )

@@ -80,11 +80,7 @@ def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
         return
     value = node.outputs[0]
     rule = _RULES.get(node.op_type)
-    partial = (
-        rule(node, [values.read_partial(operand) for operand in node.inputs])
-        if rule is not None
-        else None
-    )
+    partial = rule(node, [values.read_partial(v) for v in node.inputs]) if rule else None
     if partial is not None and len(partial.items) <= LONGEST:
         partial = _wrap_items(partial, value.dtype)
         values.parts[value] = partial
@@ -184,9 +180,7 @@ def _read_single(partial: Partial | None) -> int | None:
 def _fold_concat(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     if not all(operand is not None and not operand.scalar for operand in inputs):
         return None
-    return Partial(
-        tuple(item for operand in inputs if operand is not None for item in operand.items)
-    )
+    return Partial(tuple(item for v in inputs if v is not None for item in v.items))
 
 
 def _fold_unsqueeze(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
@@ -228,10 +222,7 @@ def _broadcast_items(*partials: Partial) -> list[tuple[Item, ...]] | None:
     size = max(lengths) if 0 not in lengths else 0
     if not lengths <= {1, size}:
         return None
-    return [
-        partial.items if len(partial.items) == size else partial.items * size
-        for partial in partials
-    ]
+    return [p.items if len(p.items) == size else p.items * size for p in partials]
 
 
 def _make_pairwise_rule(rule: Callable[[Item, Item], Item]) -> _Rule:

@@ -44,22 +44,6 @@ def read_slices(node: ir.Node, values: SymbolicValues, opset: int) -> list[AxisS
     return slices
 
 
-def slice_shape(shape: Sequence[Item], slices: Sequence[AxisSlice]) -> list[Item]:
-    """Return the shape behind a Slice, as far as it follows by name.
-
-    ``x[:n]`` of an axis of 512 has the size ``min(n, 512)``; `is_bounded_by` knows that name.
-    """
-    out = list(shape)
-    for axis, start, end, step in slices:
-        dim = shape[axis]
-        if start != 0 or step != 1:
-            out[axis] = None
-        elif not is_whole_axis(shape, axis, end):
-            name = isinstance(end, str) and isinstance(dim, int)
-            out[axis] = f"min({end}, {dim})" if name else None
-    return out
-
-
 def is_whole_axis(shape: Sequence[Item], axis: int, end: Item) -> bool:
     """Say whether a cut from the front to `end` is the whole axis."""
     dim = shape[axis]
@@ -120,7 +104,9 @@ def infer_named_shape(node: ir.Node, values: SymbolicValues, opset: int) -> list
     if node.domain or not node.outputs or not node.inputs:
         return None
     if node.op_type in ELEMENTWISE:
-        return _infer_elementwise(node) if opset >= 7 else None
+        shapes = [shape_of(value) for value in node.inputs]
+        ranked = [shape for shape in shapes if shape is not None]
+        return broadcast_shapes(ranked) if opset >= 7 and None not in shapes else None
     rule = _RULES.get(node.op_type)
     return rule(node, values, opset) if rule is not None else None
 
@@ -140,18 +126,8 @@ def _join_items(column: Sequence[Item]) -> Item:
     if len(dims) <= 1:
         return dims.pop() if dims else 1
     # x[:n] beside an axis n: as long, or 1 where n is
-    names = [
-        first
-        for first in dims
-        if all(first == second or is_bounded_by(first, second) for second in dims)
-    ]
+    names = [a for a in dims if all(a == second or is_bounded_by(a, second) for second in dims)]
     return names[0] if names else None
-
-
-def _infer_elementwise(node: ir.Node) -> list[Item] | None:
-    shapes = [shape_of(value) for value in node.inputs]
-    ranked = [shape for shape in shapes if shape is not None]
-    return broadcast_shapes(ranked) if len(ranked) == len(shapes) else None
 
 
 def _infer_constant_of_shape(
@@ -170,16 +146,38 @@ def _infer_range(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item
 
 
 def _infer_slice(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
+    """``x[:n]`` of an axis of 512 has the size ``min(n, 512)``; `is_bounded_by` knows it."""
     slices = read_slices(node, values, opset)
     shape = shape_of(node.inputs[0])
-    return slice_shape(shape, slices) if slices is not None and shape is not None else None
+    if slices is None or shape is None:
+        return None
+    out = list(shape)
+    for axis, start, end, step in slices:
+        dim = shape[axis]
+        if start != 0 or step != 1:
+            out[axis] = None
+        elif not is_whole_axis(shape, axis, end):
+            name = isinstance(end, str) and isinstance(dim, int)
+            out[axis] = f"min({end}, {dim})" if name else None
+    return out
 
 
 def _infer_reshape(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
     source, to = _read_target(node, values)
     if to is None or source is None:
         return None
-    return _reshape_dims(shape_of(source), to, bool(read_attribute(node, "allowzero", 0)))
+    shape = shape_of(source)
+    allow_zero = bool(read_attribute(node, "allowzero", 0))
+    out: list[Item] = []
+    for index, item in enumerate(to.items):
+        if item == 0 and not allow_zero:
+            out.append(shape[index] if shape is not None and index < len(shape) else None)
+        else:
+            out.append(None if item == -1 else item)
+    if -1 in to.items and shape is not None:
+        target_dims = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
+        out[to.items.index(-1)] = _infer_missing_dim(shape, target_dims)
+    return out
 
 
 def _infer_expand(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
@@ -193,19 +191,6 @@ def _read_target(node: ir.Node, values: SymbolicValues) -> tuple[ir.Value | None
     if len(node.inputs) < 2 or source is None or source.type is None:
         return None, None
     return source, values.read_partial(node.inputs[1])
-
-
-def _reshape_dims(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> list[Item]:
-    out: list[Item] = []
-    for index, item in enumerate(to.items):
-        if item == 0 and not allow_zero:
-            out.append(shape[index] if shape is not None and index < len(shape) else None)
-        else:
-            out.append(None if item == -1 else item)
-    if -1 in to.items and shape is not None:
-        target_dims = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
-        out[to.items.index(-1)] = _infer_missing_dim(shape, target_dims)
-    return out
 
 
 def _infer_missing_dim(shape: Sequence[Item], target_dims: Sequence[Item]) -> Item:

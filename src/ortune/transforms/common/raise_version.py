@@ -167,9 +167,7 @@ def _convert_graphs(
                     todo += whole.node[index].input
             cut = onnx.GraphProto(name="one", input=part.input, output=part.output)
             cut.node.extend(whole.node[index] for index in sorted(picked))
-            cut.initializer.extend(
-                initializers[name] for name in sorted(read) if name in initializers
-            )
+            cut.initializer.extend(initializers[n] for n in sorted(read) if n in initializers)
             converted.append(cut)
         return converted
     except Exception:  # the converter raises what its C++ code happens to; see who is to blame

@@ -266,7 +266,12 @@ class Flattener:
 
     def flatten_heads(self, source: Heads, count: int, size: int, at: ir.Node) -> ir.Value:
         """Return the flat tensor, turned again; new nodes are placed before `at`."""
-        flat = self._flatten_unrotated(source, count, size, at)
+        if source.index is not None:
+            flat = self._split_packed(source, count * size, at)[source.index]
+        else:
+            flat = self._find_flat_source(source.value, count * size) or self._reshape_to_width(
+                source.value, count * size, at
+            )
         if source.turn is None:
             return flat
         tables = [self._add_rotary_table(flat, source.turn, op, at) for op in ("Cos", "Sin")]
@@ -302,13 +307,6 @@ class Flattener:
             self.tables[key] = table
         return self.tables[key]
 
-    def _flatten_unrotated(self, source: Heads, count: int, size: int, at: ir.Node) -> ir.Value:
-        if source.index is not None:
-            return self._split_packed(source, count * size, at)[source.index]
-        return self._find_flat_source(source.value, count * size) or self._reshape_to_width(
-            source.value, count * size, at
-        )
-
     def _split_packed(self, packed_heads: Heads, width: int, at: ir.Node) -> list[ir.Value]:
         key = (packed_heads.value, at.graph if isinstance(at.graph, ir.Graph) else None)
         if key not in self.cuts:
@@ -338,7 +336,9 @@ class Flattener:
         pairs = zip(before[:2], after, strict=False)
         kept = any(a == b and a not in (None, 0) for a, b in pairs)
         has_width = self.seen.get(source.name or "", ())[2:] == (width,)
-        return source if kept and has_width and width == _multiply_dims(after[2:]) else None
+        sizes = [size for size in after[2:] if isinstance(size, int)]
+        fits = len(sizes) == len(after[2:]) and math.prod(sizes) == width
+        return source if kept and has_width and fits else None
 
     def _reshape_to_width(self, value: ir.Value, width: int, at: ir.Node) -> ir.Value:
         flat, shape = add_reshape(self.editor, value, (0, 0, width), at), shape_of(value)
@@ -354,8 +354,3 @@ def add_reshape(editor: Editor, value: ir.Value, to: tuple[int, ...], at: ir.Nod
     node.outputs[0].type = value.type
     insert_before(at, node)
     return node.outputs[0]
-
-
-def _multiply_dims(items: tuple[int | str | None, ...]) -> int | None:
-    sizes = [item for item in items if isinstance(item, int)]
-    return math.prod(sizes) if len(sizes) == len(items) else None

@@ -165,11 +165,9 @@ def _find_value_product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] |
 
 
 def _is_guard(node: ir.Node, rows: ir.Value) -> bool:
-    test = (
-        find_producer(node.inputs[0], "IsNaN")
-        if node.op_type == "Where" and not node.domain
-        else None
-    )
+    if node.op_type != "Where" or node.domain:
+        return False
+    test = find_producer(node.inputs[0], "IsNaN")
     return test is not None and test.inputs[0] is rows and read_scalar(node.inputs[1]) == 0.0
 
 
@@ -186,7 +184,13 @@ def name_unknown_lengths(model: ir.Model) -> Iterator[None]:
     for node in model.graph:
         infer_node(node, model.opset_imports, inferred)
         for value in node.outputs:
-            _name_lengths(value, length_names)
+            shape = shape_of(value)
+            if shape is None or None not in shape or value.is_graph_output():
+                continue
+            stem = f"length {len(length_names)}"
+            full = [f"{stem}.{at}" if dim is None else dim for at, dim in enumerate(shape)]
+            length_names |= {str(new) for old, new in zip(shape, full, strict=True) if old is None}
+            value.shape = ir.Shape(full)
     try:
         yield
     finally:
@@ -195,15 +199,6 @@ def name_unknown_lengths(model: ir.Model) -> Iterator[None]:
                 shape = shape_of(value)
                 if shape is not None and length_names & {d for d in shape if isinstance(d, str)}:
                     value.shape = ir.Shape([None if d in length_names else d for d in shape])
-
-
-def _name_lengths(value: ir.Value, length_names: set[str]) -> None:
-    shape = shape_of(value)
-    if shape is None or None not in shape or value.is_graph_output():
-        return
-    full = [f"length {len(length_names)}.{at}" if d is None else d for at, d in enumerate(shape)]
-    length_names.update(str(new) for old, new in zip(shape, full, strict=True) if old is None)
-    value.shape = ir.Shape(full)
 
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -273,7 +268,10 @@ class Masks:
         if of_query is not None and of_query[0] == 1 != shape[0]:
             raise NotFusable("its mask has more batches than its queries")
         if all(a == b and a is not None for a, b in zip(shape[2:], target_dims, strict=True)):
-            return total if len(shape_of(total) or ()) == 4 else self._add_leading_axes(total, at)
+            if (rank := len(shape_of(total) or ())) == 4:
+                return total
+            axes = self._add_integers(tuple(range(4 - rank)))
+            return self._add_node("Unsqueeze", [total, axes], at)
         rows = self._add_length(query, 1, at)
         columns = self._add_length(keys[0], keys[1], at)
         unit_dims = self._add_integers((1, 1))
@@ -306,10 +304,6 @@ class Masks:
             return self._add_node("Max", [mask, almost], at)
         lowest = self._add_node("Equal", [mask, self._add_number(LOWEST)], at, ir.DataType.BOOL)
         return self._add_node("Where", [lowest, almost, mask], at)
-
-    def _add_leading_axes(self, mask: ir.Value, at: ir.Node) -> ir.Value:
-        rank = len(shape_of(mask) or ())
-        return self._add_node("Unsqueeze", [mask, self._add_integers(tuple(range(4 - rank)))], at)
 
     def _add_length(self, value: ir.Value, axis: int, at: ir.Node) -> ir.Value:
         shape = shape_of(value)
@@ -372,9 +366,7 @@ def _infer_broadcast_shape(node: ir.Node) -> None:
     first = shapes[0]
     if node.op_type in ("Add", "Where", "Max", "Equal"):
         known_shapes = [shape for shape in shapes if shape is not None]
-        value.shape = (
-            ir.Shape(broadcast_shapes(known_shapes)) if len(known_shapes) == len(shapes) else None
-        )
+        value.shape = None if None in shapes else ir.Shape(broadcast_shapes(known_shapes))
     elif node.op_type == "ReduceMax" and first is not None:
         value.shape = ir.Shape([*first[:-1], 1])
     elif node.op_type == "Unsqueeze" and first is not None:
@@ -382,16 +374,8 @@ def _infer_broadcast_shape(node: ir.Node) -> None:
 
 
 _BOTH = frozenset({"lowest", "infinity"})
-_PASSING = (
-    "Expand",
-    "Unsqueeze",
-    "Squeeze",
-    "Reshape",
-    "Slice",
-    "Gather",
-    "Transpose",
-    "Identity",
-)
+_PASSING_TEXT = "Expand Unsqueeze Squeeze Reshape Slice Gather Transpose Identity"
+_PASSING = tuple(_PASSING_TEXT.split())
 
 
 def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:

@@ -52,19 +52,15 @@ def find_dims(model: ir.Model, text: str) -> list[Place]:
         )
     dim_names = dict.fromkeys(d for shape in inputs.values() for d in shape if isinstance(d, str))
     there = f"those there: {', '.join(dim_names)}" if dim_names else "no input has a named one"
+    example = next((name for name, shape in inputs.items() if shape), "x")
     raise BadSettings(
-        f"dims: no dimension '{text}'",
-        fix=f"{there}; INPUT.AXIS names any: {_example_dim(inputs)}.0",
+        f"dims: no dimension '{text}'", fix=f"{there}; INPUT.AXIS names any: {example}.0"
     )
 
 
 def list_required_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that a caller must give."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
-
-
-def _example_dim(inputs: dict[str, tuple[int | str | None, ...]]) -> str:
-    return next((name for name, shape in inputs.items() if shape), "x")
 
 
 _TIMES = (2, 3)
@@ -102,10 +98,7 @@ class BatchedRows(Bridge):
         """Cut rows into runs of the old batch."""
         lengths = [new[name].shape[axis] for name, axis in self._axes.items()]
         starts = range(0, min(lengths), self._size)
-        return [
-            {name: self._slice_rows(name, array, start) for name, array in new.items()}
-            for start in starts
-        ]
+        return [{n: self._slice_rows(n, a, start) for n, a in new.items()} for start in starts]
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
         return {

@@ -184,13 +184,6 @@ class Site:
     last: ir.Node  # the one of them whose output is the result
 
 
-def keeps_shape(nodes: frozenset[ir.Node], x: ir.Value) -> bool:
-    """Say whether no constant of one element in a formula of `x` alone gives it a higher rank."""
-    read = {value for node in nodes for value in node.inputs if value is not None}
-    outer = [value for value in read if value.producer() not in nodes and value is not x]
-    return all(scalar_for(value, x) or read_scalar(value) is None for value in outer)
-
-
 def replace_formula(
     model: ir.Model,
     editor: Editor,
@@ -248,7 +241,9 @@ def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
     if x.dtype not in types:
         note_refusal(model, site.last, NO_KERNEL)
         return False
-    if not keeps_shape(site.nodes, x):
+    read = {value for node in site.nodes for value in node.inputs if value is not None}
+    outer = [value for value in read if value.producer() not in site.nodes and value is not x]
+    if not all(scalar_for(value, x) or read_scalar(value) is None for value in outer):
         note_refusal(model, site.last, WIDENS)
         return False
     return True

@@ -110,9 +110,7 @@ class TrailingAxes:
         ):
             return False
         pairs = zip(self.sizes, shape[extra:], strict=True)
-        return all(
-            dim == size if size else isinstance(dim, int) and dim > 1 for size, dim in pairs
-        )
+        return all(dim == s if s else isinstance(dim, int) and dim > 1 for s, dim in pairs)
 
     def strip_leading_axes(self, weight: ir.Value, editor: Editor) -> ir.Value:
         """Return a weight that fits without its leading ones."""
@@ -122,39 +120,26 @@ class TrailingAxes:
         flat = array.reshape(array.shape[array.ndim - len(self.sizes) :])
         return editor.add_constant(f"{weight.name}_flat", flat)
 
-    def make_unit_scale(self, editor: Editor) -> ir.Value | None:
-        """Return a scale that changes nothing; None when a size is not known."""
-        known_sizes = [size for size in self.sizes if size is not None]
-        if len(known_sizes) < len(self.sizes):
-            return None
-        return editor.add_constant("norm_scale", np.ones(known_sizes, np.float32))
-
-
-def find_trailing_axes(x: ir.Value, axes: tuple[int, ...]) -> TrailingAxes | None:
-    """Return the axes when these are the last ones."""
-    shape = shape_of(x)
-    count = len(axes)
-    if shape is None:
-        last = count > 0 and sorted(axes) == list(range(-count, 0))
-        return TrailingAxes((None,) * count, None) if last else None
-    rank = len(shape)
-    if {axis % rank for axis in axes} != set(range(rank - count, rank)) or not count:
-        return None
-    sizes = tuple(dim if isinstance(dim, int) else None for dim in shape[rank - count :])
-    return TrailingAxes(sizes, rank)
-
 
 def require_trailing_axes(
     model: ir.Model, mean: ir.Node, x: ir.Value, axes: tuple[int, ...]
 ) -> TrailingAxes | None:
     """Return the axes when these are the last ones of a float32 value, else refuse."""
-    last = find_trailing_axes(x, axes)
-    if last is None:
+    shape, count = shape_of(x), len(axes)
+    if shape is None:
+        rank, trailing = None, sorted(axes) == list(range(-count, 0))
+        sizes: tuple[int | None, ...] = (None,) * count
+    else:
+        rank = len(shape)
+        trailing = {axis % rank for axis in axes} == set(range(rank - count, rank))
+        sizes = tuple(dim if isinstance(dim, int) else None for dim in shape[rank - count :])
+    if not count or not trailing:
         note_refusal(model, mean, "the axes are not the last ones")
-    elif x.dtype != ir.DataType.FLOAT:
+        return None
+    if x.dtype != ir.DataType.FLOAT:
         note_refusal(model, mean, NO_KERNEL)
         return None
-    return last
+    return TrailingAxes(sizes, rank)
 
 
 @dataclass(frozen=True)
@@ -213,18 +198,17 @@ def replace_by_norm(
 ) -> int:
     """Let a norm take the place of a formula, as `put` does; without a scale it is 1."""
     end = above.nodes[-1]
-    scale = (
-        last.strip_leading_axes(above.scale, editor)
-        if above.scale is not None
-        else last.make_unit_scale(editor)
-    )
-    if scale is None:
+    sizes = [size for size in last.sizes if size is not None]
+    if above.scale is not None:
+        scale = last.strip_leading_axes(above.scale, editor)
+    elif len(sizes) == len(last.sizes):
+        scale = editor.add_constant("norm_scale", np.ones(sizes, np.float32))
+    else:
         note_refusal(model, end, "there is no scale, and the size of an axis is not known")
         return 0
-    weights = [
-        scale,
-        *([] if above.shift is None else [last.strip_leading_axes(above.shift, editor)]),
-    ]
+    weights = [scale]
+    if above.shift is not None:
+        weights.append(last.strip_leading_axes(above.shift, editor))
     site = Site((x, *weights), frozenset((*root.nodes, *above.nodes)), end)
     settings = {"axis": -len(last.sizes), "epsilon": root.epsilon}
     done = replace_formula(model, editor, site, op, settings)

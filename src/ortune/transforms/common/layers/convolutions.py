@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
+from ortune.graph.ir.match import nodes_of
 from ortune.graph.ir.replace import replace_node
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import only_reader
@@ -87,11 +88,10 @@ def compute_taps(
 def split_conv_transposes(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:
     """Rewrite what can be of all ConvTranspose but those `excluded`; return how many were."""
     editor = edit.Editor(model.graph)
-    graphs = [model.graph, *model.graph.subgraphs()]
     opset = model.opset_imports.get("", 0)
     count = 0
-    for node in [node for graph in graphs for node in graph]:
-        if node.op_type != "ConvTranspose" or node.domain or node in excluded:
+    for node in nodes_of(model, "ConvTranspose"):
+        if node in excluded:
             continue
         why = _split_conv_transpose(editor, node, opset)
         if why:
@@ -139,11 +139,8 @@ def _compute_axis_taps(at: FoldableLayer, opset: int) -> list[Taps] | str:
         return "DepthToSpace needs two axes with one stride"
     if opset < _ORDERED and strides[0] > 1 and at.group > 1:
         return f"before opset {_ORDERED} DepthToSpace does not know the order of grouped channels"
-    pads = (
-        edit.read_attribute(node, "pads", (0,) * 2 * space)
-        if pad == "NOTSET"
-        else (0,) * 2 * space
-    )
+    no_pads = (0,) * 2 * space
+    pads = edit.read_attribute(node, "pads", no_pads) if pad == "NOTSET" else no_pads
     dilations = edit.read_attribute(node, "dilations", (1,) * space)
     extra = edit.read_attribute(node, "output_padding", (0,) * space)
     return [
@@ -198,9 +195,7 @@ def _interleave_phases(
     if cut:
         stem = f"{end.name}_cut"
         numbers = ([0] * len(cut), list(cut.values()), list(cut))
-        parts = [
-            editor.add_constant(stem, np.array(axis_numbers, np.int64)) for axis_numbers in numbers
-        ]
+        parts = [editor.add_constant(stem, np.array(row, np.int64)) for row in numbers]
         chain.append(editor.make_node("Slice", [chain[-1].outputs[0], *parts], name=stem))
     result = chain[-1].outputs[0]
     for added in chain:
@@ -299,41 +294,26 @@ def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] =
     """
     editor = edit.Editor(model.graph)
     count = 0
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for node in list(graph):
-            at = (
-                as_foldable_layer(node)
-                if node.op_type == "Conv" and node not in excluded
-                else None
-            )
-            if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
-                continue
-            if at.shape[1] > 1 or at.shape[0] > at.group:
-                count += _widen_conv(editor, at, channels)
+    for node in nodes_of(model, "Conv"):
+        at = as_foldable_layer(node) if node not in excluded else None
+        if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
+            continue
+        weight = read_fixed_input(node, 1)
+        if weight is None or (at.shape[1] == 1 and at.shape[0] <= at.group):
+            continue
+        factors = (f for f in range(2, at.group + 1) if at.group % f == 0)
+        joined = next((f for f in factors if at.shape[1] * f >= channels), at.group)
+        # The weights of every `joined` groups become the blocks of one.
+        outputs, inputs = weight.shape[0] // at.group, weight.shape[1]
+        parts = weight.reshape(at.group // joined, joined, outputs, inputs, *weight.shape[2:])
+        blocks = np.zeros((*parts.shape[:3], joined, *parts.shape[3:]), weight.dtype)
+        for index in range(joined):
+            blocks[:, index, :, index] = parts[:, index]
+        wide = blocks.reshape(weight.shape[0], joined * inputs, *weight.shape[2:])
+        node.replace_input_with(1, editor.add_constant(f"{node.name}_wide", wide))
+        node.attributes["group"] = ir.AttrInt64("group", at.group // joined)
+        count += 1
     return count
-
-
-def _widen_conv(editor: edit.Editor, at: FoldableLayer, channels: int) -> int:
-    weight = read_fixed_input(at.node, 1)
-    factors = (f for f in range(2, at.group + 1) if at.group % f == 0)
-    joined = next((f for f in factors if at.shape[1] * f >= channels), at.group)
-    if weight is None:
-        return 0
-    wide_weight = _build_block_weight(weight, at.group, joined)
-    at.node.replace_input_with(1, editor.add_constant(f"{at.node.name}_wide", wide_weight))
-    at.node.attributes["group"] = ir.AttrInt64("group", at.group // joined)
-    return 1
-
-
-def _build_block_weight(weight: NDArray[Any], group: int, joined: int) -> NDArray[Any]:
-    """Return the weights where every `joined` groups are the blocks of one."""
-    outputs, inputs = weight.shape[0] // group, weight.shape[1]
-    shape = (group // joined, joined, outputs, joined, inputs, *weight.shape[2:])
-    block_weight = np.zeros(shape, weight.dtype)
-    parts = weight.reshape(group // joined, joined, outputs, inputs, *weight.shape[2:])
-    for index in range(joined):
-        block_weight[:, index, :, index] = parts[:, index]
-    return block_weight.reshape(weight.shape[0], joined * inputs, *weight.shape[2:])
 
 
 def subsample_once(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.ir.edit import Editor, const_array, const_tensor, note_refusal
 from ortune.graph.ir.evaluate import FOLDED, evaluate_node
+from ortune.graph.ir.match import nodes_of
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import list_readers
 from ortune.graph.ir.values import is_overridable
-from ortune.graph.shapes.known_values import Item, SymbolicValues
+from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify.reshapes import make_copy_target
 
 SMALL_BYTES = 64 << 10
@@ -52,7 +53,10 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
     spare = most_bytes - count_weight_bytes(model)
-    room, unread = HELD_BYTES - _count_stored_bytes(model), _READ_BYTES
+    # Results that are in memory already.
+    stored = [v.const_value for n, v in model.graph.initializers.items() if _MARK in n]
+    large = [t.nbytes for t in stored if isinstance(t, ir.Tensor) and t.nbytes > SMALL_BYTES]
+    room, unread = HELD_BYTES - sum(large), _READ_BYTES
     bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
@@ -92,31 +96,25 @@ def settle_targets(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """
     editor = Editor(model.graph)
     count = 0
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for node in graph:
-            if node.domain or node.op_type not in ("Reshape", "Expand") or len(node.inputs) < 2:
-                continue
-            target = _find_constant_target(node, symbolic_values)
-            if target is not None:
-                constant = editor.add_constant(f"{node.name}_to", np.array(target, np.int64))
-                node.replace_input_with(1, constant)
-                node.attributes.pop("allowzero", None)
-                count += 1
+    for node in nodes_of(model, "Reshape", "Expand"):
+        target = _find_constant_target(node, symbolic_values) if len(node.inputs) > 1 else None
+        if target is not None:
+            constant = editor.add_constant(f"{node.name}_to", np.array(target, np.int64))
+            node.replace_input_with(1, constant)
+            node.attributes.pop("allowzero", None)
+            count += 1
     return count
 
 
 def take_branches(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Put the branch that is always taken in the place of an If; return how many went."""
     count = 0
-    for graph in (model.graph, *list(model.graph.subgraphs())):
-        for node in list(graph):
-            if node.op_type != "If" or node.domain or node.graph is None:
-                continue
-            condition = symbolic_values.read_array(node.inputs[0])
-            if condition is not None and condition.size == 1:
-                name = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-                _splice_branch(model, node, node.attributes[name].as_graph())
-                count += 1
+    for node in nodes_of(model, "If"):
+        condition = symbolic_values.read_array(node.inputs[0])
+        if condition is not None and condition.size == 1:
+            name = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+            _splice_branch(model, node, node.attributes[name].as_graph())
+            count += 1
     return count
 
 
@@ -132,9 +130,7 @@ def _splice_branch(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     nodes = list(body)
     body.remove(nodes)
     # An Identity an output: what is passed through may be an input or a constant.
-    ends = [
-        ir.node("Identity", [value], name=f"{node.name}_{i}") for i, value in enumerate(outputs)
-    ]
+    ends = [ir.node("Identity", [v], name=f"{node.name}_{i}") for i, v in enumerate(outputs)]
     graph.insert_before(node, [*nodes, *ends])
     for old, end in zip(node.outputs, ends, strict=False):
         new = end.outputs[0]
@@ -163,23 +159,11 @@ def _lift_constant(node: ir.Node, graph: ir.Graph) -> int:
     return 1
 
 
-def _count_stored_bytes(model: ir.Model) -> int:
-    """Return the bytes of results that are in memory already."""
-    total = 0
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        if _MARK in name and isinstance(tensor, ir.Tensor) and tensor.nbytes > SMALL_BYTES:
-            total += tensor.nbytes
-    return total
-
-
 def _compute_results(
     node: ir.Node, symbolic_values: SymbolicValues, opset: int, room: int, unread: int
 ) -> list[NDArray[Any]] | str | None:
     """Return what a node makes of constants, or why that is not kept though it could be."""
-    if node.outputs and all(
-        value in symbolic_values.arrays for value in node.outputs if value.name
-    ):
+    if node.outputs and all(v in symbolic_values.arrays for v in node.outputs if v.name):
         return [symbolic_values.arrays[value] for value in node.outputs if value.name]
     tensors = [const_tensor(value) for value in node.inputs]
     for value, tensor in zip(node.inputs, tensors, strict=True):
@@ -236,18 +220,14 @@ def _find_constant_target(node: ir.Node, symbolic_values: SymbolicValues) -> lis
         or second in symbolic_values.arrays
     ):
         return None
-    if node.op_type == "Expand":
-        return _expand_target(shape or (), to.items) if shape is not None else None
-    if 0 in to.items:
+    if node.op_type == "Reshape":
+        target = make_copy_target(shape or (), to.items)
+        return target if target.count(-1) <= 1 and 0 not in to.items else None
+    if shape is None:
         return None
-    target = make_copy_target(shape or (), to.items)
-    return target if target.count(-1) <= 1 else None
-
-
-def _expand_target(shape: tuple[Item, ...], to: tuple[Item, ...]) -> list[int] | None:
     target = []
-    for index, item in enumerate(to):
-        behind = len(shape) - len(to) + index
+    for index, item in enumerate(to.items):
+        behind = len(shape) - len(to.items) + index
         if isinstance(item, int):
             target.append(item)
         elif item is not None and behind >= 0 and shape[behind] == item:

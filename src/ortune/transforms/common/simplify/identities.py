@@ -135,17 +135,12 @@ def _cast(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 
 def _cast_like(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    first, second = node.inputs[:2]
-    return (
-        first is not None
-        and second is not None
-        and first.dtype is not None
-        and first.dtype == second.dtype
-    )
+    first, second = (v.dtype if v is not None else None for v in node.inputs[:2])
+    return first is not None and first == second
 
 
 def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape = _input_dims(node, 0)
+    shape = shape_of(node.inputs[0])
     if opset < 5:
         to: Partial | None = Partial(tuple(edit.read_attribute(node, "shape", ())))
     else:
@@ -164,41 +159,36 @@ def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool
 
 
 def _flatten(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape = _input_dims(node, 0)
-    return (
-        shape is not None and len(shape) == 2 and edit.read_attribute(node, "axis", 1) in (1, -1)
-    )
+    shape, axis = shape_of(node.inputs[0]), edit.read_attribute(node, "axis", 1)
+    return shape is not None and len(shape) == 2 and axis in (1, -1)
 
 
 def _expand(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape, to = _input_dims(node, 0), symbolic_values.read_partial(node.inputs[1])
+    shape, to = shape_of(node.inputs[0]), symbolic_values.read_partial(node.inputs[1])
     if shape is None or to is None or len(to.items) > len(shape):
         return False
     tail = shape[len(shape) - len(to.items) :]
-    return all(
-        item == 1 or _is_same_dim(item, dim) for item, dim in zip(to.items, tail, strict=True)
-    )
+    return all(i == 1 or _is_same_dim(i, dim) for i, dim in zip(to.items, tail, strict=True))
 
 
 def _transpose(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     perm = edit.read_attribute(node, "perm", None)
     if perm is not None:
         return list(perm) == list(range(len(perm)))
-    shape = _input_dims(node, 0)
+    shape = shape_of(node.inputs[0])
     return shape is not None and len(shape) < 2
 
 
 def _pad(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     if opset < 11:
-        return not any(
-            edit.read_attribute(node, "pads", edit.read_attribute(node, "paddings", (1,)))
-        )
+        listed = edit.read_attribute(node, "pads", edit.read_attribute(node, "paddings", (1,)))
+        return not any(listed)
     pads = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
     return pads is not None and all(item == 0 for item in pads.items)
 
 
 def _slice(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape, slices = _input_dims(node, 0), read_slices(node, symbolic_values, opset)
+    shape, slices = shape_of(node.inputs[0]), read_slices(node, symbolic_values, opset)
     if shape is None or slices is None:
         return False
     whole = (cut.start == 0 and cut.step == 1 for cut in slices)
@@ -226,7 +216,7 @@ def _tile(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 def _reduce(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """One number is its own sum, mean, product, maximum and minimum."""
-    shape, axes = _input_dims(node, 0), edit.read_attribute(node, "axes", None)
+    shape, axes = shape_of(node.inputs[0]), edit.read_attribute(node, "axes", None)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         part = symbolic_values.read_partial(node.inputs[1])
         if part is None or not part.whole:
@@ -284,11 +274,6 @@ def _is_neutral(
     array = edit.const_array(constant)
     kinds = "b" if node.op_type in _LOGICAL else "iuf"
     return array is not None and array.dtype.kind in kinds and bool(np.all(array == number))
-
-
-def _input_dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return shape_of(value)
 
 
 def _is_same_dim(first: Item, second: Item) -> bool:
@@ -357,18 +342,8 @@ def drop_zero_states(model: ir.Model) -> int:
     return count
 
 
-_MOVES = (
-    "Expand",
-    "Tile",
-    "Identity",
-    "Cast",
-    "Unsqueeze",
-    "Squeeze",
-    "Reshape",
-    "Transpose",
-    "Slice",
-    "Gather",
-)
+_MOVES_TEXT = "Expand Tile Identity Cast Unsqueeze Squeeze Reshape Transpose Slice Gather"
+_MOVES = tuple(_MOVES_TEXT.split())
 """Operators of whose zeros nothing but zeros comes."""
 
 

@@ -61,7 +61,9 @@ class Positions:
             not isinstance(number, int) or abs(number) < _MOST_TERM
             for number in (index.offset, *index.terms.values())
         ):
-            self.indices[value] = _without_ones(index, value)
+            shape = shape_of(value) or ()
+            kept = {axis: factor for axis, factor in index.terms.items() if shape[axis] != 1}
+            self.indices[value] = Index(kept, index.offset)
 
     def read_index(self, value: ir.Value | None) -> Index | None:
         """Return how a tensor follows from positions; None where it does not, or not surely."""
@@ -89,12 +91,6 @@ _COMPARES = ("GreaterOrEqual", "Greater", "LessOrEqual", "Less")
 _Rule: TypeAlias = Callable[[ir.Node, Positions], Index | None]
 
 
-def _without_ones(index: Index, value: ir.Value) -> Index:
-    shape = shape_of(value) or ()
-    kept = {axis: factor for axis, factor in index.terms.items() if shape[axis] != 1}
-    return Index(kept, index.offset)
-
-
 def _range(node: ir.Node, positions: Positions) -> Index | None:
     start, _, step = (positions.symbolic_values.read_partial(value) for value in node.inputs)
     if start is None or step is None or not start.whole or not step.whole:
@@ -104,19 +100,14 @@ def _range(node: ir.Node, positions: Positions) -> Index | None:
 
 
 def _cast(node: ir.Node, positions: Positions) -> Index | None:
-    return (
-        positions.read_index(node.inputs[0])
-        if read_attribute(node, "to", 0) == ir.DataType.INT64
-        else None
-    )
+    whole = read_attribute(node, "to", 0) == ir.DataType.INT64
+    return positions.read_index(node.inputs[0]) if whole else None
 
 
 def _index_of_reshape(node: ir.Node, positions: Positions) -> Index | None:
     """Axes of size 1 come and go; the others keep their order."""
     index = positions.read_index(node.inputs[0])
-    before, after = (
-        shape_of(before_axes) or (None,) for before_axes in (node.inputs[0], node.outputs[0])
-    )
+    before, after = (shape_of(v) or (None,) for v in (node.inputs[0], node.outputs[0]))
     if index is None or None in before or None in after:
         return None
     before_axes = [axis for axis, dim in enumerate(before) if dim != 1]
@@ -223,9 +214,8 @@ def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
             count += _forward_narrow(node, node.inputs[0], symbolic_values)
         elif node.op_type in ("GatherND", "Gather"):
             source = _find_gathered(node, positions)
-            count += (
-                _replace_by_unsqueeze(node, source, editor, opset) if source is not None else 0
-            )
+            if source is not None:
+                count += _replace_by_unsqueeze(node, source, editor, opset)
     return count
 
 
@@ -299,10 +289,7 @@ def _compute_reader_shape(
         return expand_shape(narrow, to.items) if to is not None else None
     if node.op_type not in ELEMENTWISE:
         return None
-    operands = [
-        shapes.get(operand, shape_of(operand)) if operand is not None else None
-        for operand in node.inputs
-    ]
+    operands = [shapes.get(v, shape_of(v)) if v is not None else None for v in node.inputs]
     known_shapes = [shape for shape in operands if shape is not None]
     return broadcast_shapes(known_shapes) if len(known_shapes) == len(operands) else None
 
@@ -325,16 +312,12 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
     if not row or index is None or index.offset:
         return None
     factors: list[Item] = [shape[1], 1]
-    expected_factors = {
-        dim: factor for dim, factor in zip((0, 1), factors, strict=True) if shape[dim] != 1
-    }
+    expected_factors = {dim: f for dim, f in zip((0, 1), factors, strict=True) if shape[dim] != 1}
     if sorted(map(str, expected_factors.values())) != sorted(map(str, index.terms.values())):
         return None
     axes = []
     for axis in sorted(index.terms):
-        dim = next(
-            (d for d, factor in expected_factors.items() if factor == index.terms[axis]), None
-        )
+        dim = next((d for d, f in expected_factors.items() if f == index.terms[axis]), None)
         if dim is None:
             return None
         axes.append((dim, axis))
@@ -347,10 +330,8 @@ def _by_axes(node: ir.Node, positions: Positions) -> ir.Value | None:
     at = shape_of(node.inputs[1])
     if source is None or joined is None or shape is None or at is None:
         return None
-    whole = read_attribute(joined, "axis", 0) in (-1, len(at) - 1) and len(joined.inputs) == len(
-        shape
-    )
-    if not whole or read_attribute(node, "batch_dims", 0):
+    last = read_attribute(joined, "axis", 0) in (-1, len(at) - 1)
+    if not last or len(joined.inputs) != len(shape) or read_attribute(node, "batch_dims", 0):
         return None
     axes = []
     for dim, value in enumerate(joined.inputs):
@@ -380,9 +361,7 @@ def _in_order(
         return False
     remaining_dims = [dim for dim in range(len(shape)) if dim not in {d for d, _ in axes}]
     alone = [place for place in range(len(out)) if place not in places]
-    return all(shape[dim] == 1 for dim in remaining_dims) and all(
-        out[place] == 1 for place in alone
-    )
+    return all(shape[d] == 1 for d in remaining_dims) and all(out[place] == 1 for place in alone)
 
 
 def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:

@@ -72,7 +72,9 @@ def _merge_reshapes(
     source = before.inputs[0] if before is not None else None
     if before is None or source is None:
         return 0
-    if _undoes(node, before, symbolic_values) or _keeps_shape(node, source):
+    input_shape, output_shape = shape_of(source), shape_of(node.outputs[0])
+    same = input_shape is not None and input_shape == output_shape and None not in input_shape
+    if same or _undoes(node, before, symbolic_values):
         if not redirect_uses(node.outputs[0], source):
             return 0
         remove_node(node)
@@ -103,11 +105,6 @@ def _undoes(node: ir.Node, before: ir.Node, symbolic_values: SymbolicValues) -> 
         return False
     wide = rank + len(first) if before.op_type == "Unsqueeze" else rank
     return {axis % wide for axis in first} == {axis % wide for axis in second}
-
-
-def _keeps_shape(node: ir.Node, source: ir.Value) -> bool:
-    input_shape, output_shape = shape_of(source), shape_of(node.outputs[0])
-    return input_shape is not None and input_shape == output_shape and None not in input_shape
 
 
 def _forgets(node: ir.Node) -> bool:
@@ -213,11 +210,8 @@ def find_added_axes(
         return None
     added, remaining_dims = [], list(source)
     for axis, item in enumerate(target_shape):
-        if (
-            remaining_dims
-            and remaining_dims[0] == item
-            and len(target_shape) - axis >= len(remaining_dims)
-        ):
+        fits = len(target_shape) - axis >= len(remaining_dims)
+        if remaining_dims and remaining_dims[0] == item and fits:
             remaining_dims.pop(0)
         elif item == 1:
             added.append(axis)
