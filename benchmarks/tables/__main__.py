@@ -42,7 +42,7 @@ from benchmarks.tables.fleet import fleet
 from benchmarks.tables.generation import generation, memory, perplexity, sentences
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
-from benchmarks.tables.search import found, regions, replayed
+from benchmarks.tables.search import found, regions, replayed, unseen
 from benchmarks.tables.serving import hostile, overhead, peers, pinned, soak
 from benchmarks.tables.speed import (
     aa_cells,
@@ -88,6 +88,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "gpu serving": ("gpu", gpu.serving),
     "gpu tests": ("gpu", gpu.tests),
     "found": ("found", found),
+    "unseen": ("unseen", unseen),
     "attacks": ("attacks", attacks),
     "growth": ("growth", growth),
     "fleet": ("fleet", fleet),

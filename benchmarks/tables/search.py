@@ -54,6 +54,33 @@ def _found(results: Mapping[str, Any]) -> str:
     return f"One thread of {where(results)}\n\n{table(head, rows)}"
 
 
+def unseen(results: Mapping[str, Any]) -> str:
+    """Return one row a model: what searches found, over the best of others within the budget."""
+    return "\n\n".join(_unseen(one) for one in by_machine(results))
+
+
+def _unseen(results: Mapping[str, Any]) -> str:
+    rows: list[list[Any]] = []
+    times = list(next(iter(results["cases"].values()))["searches"])
+    over: dict[str, list[float]] = {label: [] for label in times}
+    for name, case in results["cases"].items():
+        best, cells = rival(case, LABELS[0]), []
+        for label in times:
+            ratio = _over(case, _own(case, label), best)
+            over[label] += [] if ratio is None else [ratio.value]
+            cells.append(str(ratio or ""))
+        last = case["searches"][times[-1]]
+        plan = f"`{last['recipe']} @ {last['on']}`"
+        shown = f"{best['name']}, {interval(best['ratio'])}" if best else ""
+        rows.append([name, shown, *cells, plan])
+    means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
+    worst = [f"{max(one):.3f}" if one else "" for one in over.values()]
+    rows += [["geometric mean", "", *means, ""], ["worst", "", *worst, ""]]
+    head = ["model, threads", "best of the others, over the original"]
+    head += [f"found {label}, over it" for label in times]
+    return f"{where(results)}\n\n{table([*head, f'plan {times[-1]}'], rows)}"
+
+
 def best_known(case: Case) -> Row | None:
     """Return the fastest racer within the budget that no search of the race proposed."""
     ours = [row for row in _raced(case) if row["name"].startswith(OF_TABLE)]

@@ -374,6 +374,11 @@ class Trial:
         return self.waited or (unknown and not self.emulated)
 
     @property
+    def is_disturbed_block(self) -> bool:
+        """Whether it is one block alone, whose runs waited for a CPU: it tells nothing."""
+        return self.waited and self.effort == "screen"
+
+    @property
     def shown_ratio(self) -> Interval | None:
         """Latency ratio to show to a user; None where its runs waited or their CPU was emulated.
 

@@ -33,6 +33,7 @@ from ortune.quantizers.common.layers import (
     has_bounded_values,
     note_unbounded_weights,
     resolve_transpose,
+    suggest_remedy,
 )
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.nodes import replace_value
@@ -162,7 +163,7 @@ class Int8Dynamic(Quantizer):
                 f"no {', '.join(ops)} with a constant float32 weight of at least "
                 f"{wording.format_count(self.min_side, 'row')} and as many columns to quantize"
                 f"{unbounded}",
-                fix="see `ortune inspect` for the model's operators and dtypes",
+                fix=suggest_remedy(model),
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)

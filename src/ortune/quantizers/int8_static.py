@@ -20,7 +20,7 @@ from ortune.core.step import Quantizer, Step, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.layers import Layer, note_unbounded_weights
+from ortune.quantizers.common.layers import Layer, note_unbounded_weights, suggest_remedy
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
@@ -240,7 +240,7 @@ class Int8Static(Quantizer):
                 f"{reasons and f' ({reasons})'}",
                 fix="apply requantize, which takes the model back to float first"
                 if scopes.QUANTIZED in scope.reasons.values()
-                else "see `ortune inspect` for the model's operators and dtypes",
+                else suggest_remedy(model),
             )
         signed = runtime_rules.needs_symmetric_s8(self.target)
         editor = edit.Editor(model.graph)

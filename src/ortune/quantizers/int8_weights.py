@@ -23,6 +23,7 @@ from ortune.quantizers.common.layers import (
     has_bounded_values,
     note_unbounded_weights,
     resolve_transpose,
+    suggest_remedy,
 )
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
@@ -114,7 +115,7 @@ class Int8Weights(BlockWeights):
             raise Refused(
                 f"no {', '.join(self.ops)} with a float32 weight of "
                 f"{wording.format_count(self.min_size, 'element')}{unbounded}",
-                fix="see `ortune inspect` for the model's operators and dtypes",
+                fix=suggest_remedy(model),
             )
         editor = edit.Editor(model.graph)
         for source, axis in axes.items():

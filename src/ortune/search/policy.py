@@ -115,6 +115,11 @@ class View:
         trial = self.find_trial(plan)
         return trial is not None and trial.has_reached(effort)
 
+    def has_sound_trial(self, plan: Plan) -> bool:
+        """Whether a plan has a trial, but a single block whose runs waited for a CPU."""
+        trial = self.find_trial(plan)
+        return trial is not None and not trial.is_disturbed_block
+
     def exact_ratio(self, backend: Backend) -> float:
         """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
         ratios = (

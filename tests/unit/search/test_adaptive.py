@@ -113,6 +113,26 @@ def test_it_finds_the_best_of_the_world_within_thirty_plans() -> None:
     assert best.ratio.value <= 0.35
 
 
+def test_a_screened_plan_whose_block_waited_for_a_cpu_is_tried_again() -> None:
+    """A captcha reader on bf16, 1.2 times as fast, was read as 0.77 beside a neighbour."""
+    screened = trial(Proposal(Plan(AS_IS, BF16), "screen", effort="screen"), 1.3)
+    others = [
+        trial(Proposal(Plan(AS_IS, OPENVINO), "screen", effort="screen"), 1.1),
+        trial(
+            Proposal(Plan(Recipe("int8", (Int8Static(),)), BASE.plan.backend), "search"), 0.9, 2
+        ),
+    ]
+
+    def propose(first: Trial) -> list[Plan]:
+        ranked = Adaptive().rank_candidates(view([first, *others]))
+        return [option.candidate.plan for option in ranked if option.worth > 0.01]
+
+    assert Plan(AS_IS, BF16) not in propose(screened)
+    disturbed = replace(screened, waited=True)
+    assert Plan(AS_IS, BF16) in propose(disturbed)
+    assert Plan(AS_IS, BF16) not in propose(replace(disturbed, effort="search"))
+
+
 def test_it_ends_where_nothing_may_gain() -> None:
     def flat(plan: Plan) -> tuple[float, float]:
         return (0.2, 0.0) if plan == Plan(AS_IS, BF16) else (3.0, 0.0)

@@ -48,6 +48,15 @@ def test_only_verified_plans_of_the_search_that_seem_faster_come_the_fastest_fir
     assert select_leaders([baseline()], FASTEST) == []
 
 
+def test_a_ratio_of_runs_that_waited_for_a_cpu_leads_nothing_else() -> None:
+    """Read as 2.8 times as fast beside a neighbour, a setting put a sound 1.96 behind itself."""
+    sound = measured(0.51, 0.3, 0.85, "11" * 8)
+    waited = replace(measured(0.36, 0.0, 9.0, "22" * 8), waited=True)
+    assert select_leaders([baseline(), waited, sound], FASTEST) == [sound, waited]
+    assert to_beat([baseline(), waited, sound], FASTEST) == 0.51
+    assert to_beat([baseline(), waited], FASTEST) == 0.36, "for want of more"
+
+
 def of(steps: str, ratio: float, **settings: object) -> Trial:
     recipe = Recipe(steps, (parse_plugin(Quantizer, steps),))
     plan = Plan(recipe, replace(Cpu(threads=1), **settings))

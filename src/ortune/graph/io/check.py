@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -147,8 +148,12 @@ def find_faults(model: ir.Model) -> Iterator[tuple[str, str]]:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         yield "rules", summarize_error(error)
-    declared = {v.name: v.type for v in (*proto.graph.value_info, *proto.graph.output)}
+    declared = {v.name: v.type for v in proto.graph.value_info}
     del proto.graph.value_info[:]
+    for output in proto.graph.output:  # what inference sees declared it keeps, though it be wrong
+        declared[output.name] = copy.deepcopy(output.type)
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:

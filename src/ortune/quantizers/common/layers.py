@@ -18,6 +18,8 @@ from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import is_read
 from ortune.quantizers.common.node_filter import remember_names
 
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -227,3 +229,14 @@ def evaluate_constant(value: ir.Value | None, opset: int) -> NDArray[Any] | None
         return None
     result = evaluate_node(node, parts, opset)
     return None if result is None else result[value.index() or 0]
+
+
+def suggest_remedy(model: ir.Model) -> str:
+    """Return what helps where no layer of a model can be quantized, for the second line."""
+    for node in edit.walk_nodes(model):
+        maker = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
+        if node.op_type not in _WEIGHTED or maker is None or maker.op_type == "DequantizeLinear":
+            continue
+        if maker.inputs and all(edit.const_tensor(v) is not None for v in maker.inputs if v):
+            return f"apply simplify first: a {maker.op_type} of a constant makes the weights"
+    return "see `ortune inspect` for the model's operators and dtypes"

@@ -74,7 +74,7 @@ def list_candidates(view: View) -> list[Candidate]:
         _list_settings_changes,
     )
     for candidate in chain(listed, *(way(view) for way in ways)):
-        if candidate.plan.spelling not in by_spelling and not view.has_trial(candidate.plan):
+        if candidate.plan.spelling not in by_spelling and not view.has_sound_trial(candidate.plan):
             by_spelling[candidate.plan.spelling] = candidate
     return [
         candidate

@@ -155,7 +155,7 @@ class Expectations:
                 self._estimate_noise(t),
             )
             for t in self._search_timings
-            if t.ratio is not None
+            if t.ratio is not None and not t.is_disturbed_block
         ]
         return Surrogate(self._priors.latency_prior, records)
 

@@ -2,7 +2,8 @@
 
 onnxruntime at level disabled runs each node as it is written. What keeps the accuracy budget there
 and misses it elsewhere is right, and its runtime is wrong. Then quantize / dequantize pairs are
-taken out by halves until few are left without which the runtime keeps the budget too.
+taken out by halves until few are left without which the runtime keeps the budget too: first those
+that have the same operators around them, as a fault of one layer is one of all like it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import onnx_ir as ir
@@ -42,7 +44,7 @@ _EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
 _BISECT_SHARE = 1 / 3
 """Of the time left to build a plan, what looking for pairs may take."""
 _MOST = 6
-"""Pairs, at most, that are left out: more are no fault of a few."""
+"""Kinds of pairs, at most, that are left out: more are no fault of a few."""
 
 
 def judge_file(
@@ -161,26 +163,35 @@ class _PairSearch:
         for pairs in former:
             if set(pairs) <= set(names) and self._works_without(pairs):
                 return {name: self._around[name] for name in pairs}
-        blamed: list[str] = []
         if not self._works_without(names):
             return {}
-        while len(blamed) < _MOST and time.monotonic() < self._ends:
-            last = self._find_last(names, blamed)
-            blamed.append(names[last])
-            names = names[:last]
-            if self._works_without(blamed):
-                return {name: self._around[name] for name in reversed(blamed)}
+        kinds: dict[str, list[str]] = {}
+        for name in names:
+            kinds.setdefault(self._around[name], []).append(name)
+        kept, blamed = list(kinds.values()), list[str]()
+        for _ in range(_MOST):
+            if time.monotonic() > self._ends:
+                return {}
+            last = self._find_last(kept, blamed)
+            kept, whole = kept[:last], kept[last]
+            if self._works_without([*blamed, *whole]):
+                alone = [[name] for name in whole]
+                single = alone[self._find_last(alone, blamed)]
+                if len(whole) > 1 and self._works_without([*blamed, *single]):
+                    whole = single
+                return {name: self._around[name] for name in (*whole, *blamed)}
+            blamed += whole
         return {}
 
-    def _find_last(self, names: Sequence[str], blamed: Sequence[str]) -> int:
+    def _find_last(self, groups: Sequence[Sequence[str]], blamed: Sequence[str]) -> int:
         """Return the last place of those that have to go beside `blamed`, counted from the input.
 
         Without all of them the runtime keeps the budget.
         """
-        low, high = 0, len(names)
+        low, high = 0, len(groups)
         while high - low > 1 and time.monotonic() < self._ends:
             middle = (low + high) // 2
-            if self._works_without([*blamed, *names[:middle]]):
+            if self._works_without([*blamed, *chain(*groups[:middle])]):
                 high = middle
             else:
                 low = middle

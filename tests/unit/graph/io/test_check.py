@@ -137,6 +137,20 @@ def test_a_fault_of_the_source_is_let_pass() -> None:
     check_model(model, before, "nothing")
 
 
+def test_a_rank_that_the_source_declares_wrongly_is_no_fault_of_a_step() -> None:
+    model = model_of("g (float[1, 4] x) => (float[1, 1, 4] y) { y = Relu(x) }")
+    before = describe_signature(model)
+    assert before.faults == {"declared"}
+    output = model.graph.outputs[0]
+    output.name = "inner"
+    cast = ir.node("Identity", [output])
+    cast.outputs[0].name, cast.outputs[0].dtype = "y", output.dtype
+    cast.outputs[0].shape = output.shape
+    model.graph.append(cast)
+    model.graph.outputs[0] = cast.outputs[0]
+    check_model(model, before, "a step that puts a node behind the output")
+
+
 def test_a_sound_model_has_no_problems() -> None:
     assert list_problems(model_of(TEXT)) == []
 

@@ -7,6 +7,9 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, quantize, run, snr
 
+from ortune.core.errors import Refused
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.step import Quantizer, Transform
 from ortune.quantizers.common.layers import evaluate_constant
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
@@ -77,3 +80,18 @@ def test_what_depends_on_an_input_is_no_weight() -> None:
     found = evaluate_constant(values["z"], 17)
     assert found is not None
     assert np.array_equal(found, np.hstack([normal(4, 4)] * 2).T)
+
+
+@pytest.mark.parametrize("name", ["int8-dynamic", "int8-weights", "int4-weights"])
+def test_weights_of_another_type_behind_a_cast_take_simplify_first(name: str) -> None:
+    half = normal(64, 64, scale=0.3).astype(np.float16)
+    made = model_of(
+        """g (float[s,64] x) => (float[s,64] y) { w = Cast<to = 1>(half) y = MatMul(x, w) }""",
+        {"half": half},
+    )
+    step = parse_plugin(Quantizer, name)
+    with pytest.raises(Refused) as refused:
+        quantize(made, step)
+    assert "apply simplify first" in refused.value.fix
+    parse_plugin(Transform, "simplify").apply(made)
+    assert quantize(made, step) > 0

@@ -16,7 +16,7 @@ from ortune.core.roles import make_static_int8
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.layers import Layer, resolve_transpose
+from ortune.quantizers.common.layers import Layer, resolve_transpose, suggest_remedy
 from ortune.quantizers.common.rounding.matrices import Columns
 
 
@@ -108,7 +108,7 @@ def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
     if not alone:
         raise Refused(
             f"{step.name()} will round no weight of a Conv, MatMul or Gemm that is theirs alone",
-            fix="see `ortune inspect` for the model's operators and dtypes",
+            fix=suggest_remedy(model),
         )
     if len(alone) < len(readers):
         edit.add_note(

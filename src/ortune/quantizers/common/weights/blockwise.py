@@ -41,7 +41,7 @@ from ortune.quantizers.common.block_grid import (
     round_steps,
     split_into_blocks,
 )
-from ortune.quantizers.common.layers import flatten_model, is_last
+from ortune.quantizers.common.layers import flatten_model, is_last, suggest_remedy
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.weights.matmuls import (
     UNKNOWN_RANK,
@@ -155,7 +155,7 @@ class BlockWeights(Quantizer):
                 )
             raise Refused(
                 f"no weight to store in {wording.format_count(self.spec.bits, 'bit')}: {reason}",
-                fix="see `ortune inspect` for the model's operators and dtypes",
+                fix=suggest_remedy(model),
             )
         standard = self.form == "qdq"
         if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
