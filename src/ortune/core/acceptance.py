@@ -58,7 +58,8 @@ class Goal:
 
         Of speed none does: that is what intervals say.
         """
-        return self._compute_cost(first) * self._equal < self._compute_cost(second)
+        equal = _EQUAL_MEMORY if self.prefer == "memory" else _EQUAL
+        return self._compute_cost(first) * equal < self._compute_cost(second)
 
     def is_ahead(self, first: Trial, second: Trial) -> bool:
         """Whether one plan looks better than another: it needs less, or as much and is faster."""
@@ -87,10 +88,6 @@ class Goal:
         ]
         preference = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
         return ", ".join([*preference, *limits, *["--portable"] * self.portable]) or "the fastest"
-
-    @property
-    def _equal(self) -> float:
-        return _EQUAL_MEMORY if self.prefer == "memory" else _EQUAL
 
     def _compute_cost(self, trial: Trial) -> float:
         return 0.0 if self.prefer == "speed" else _count_bytes(trial, self.prefer)
@@ -165,14 +162,10 @@ def classify_outcome(trial: Trial) -> Outcome:
         return Outcome.DISTURBED
     if is_faster(trial) and trial.status is Status.OK:
         return Outcome.FASTER
-    return Outcome.ROUGH if _is_rough(trial) else Outcome.LEVEL
-
-
-def _is_rough(trial: Trial) -> bool:
-    """Say whether a trial was timed too briefly to tell: it may be as fast as it seems."""
-    if trial.part == "final" or trial.ratio is None:
-        return False
-    return not trial.ratio.is_bounded or (trial.ratio.value < _LONE and trial.ratio.high >= 1)
+    # Timed too briefly to tell, a plan may be as fast as it seems.
+    open_end = trial.ratio.value < _LONE and trial.ratio.high >= 1
+    rough = trial.part != "final" and (open_end or not trial.ratio.is_bounded)
+    return Outcome.ROUGH if rough else Outcome.LEVEL
 
 
 def compare_latency(first: Trial, second: Trial) -> Interval:

@@ -159,7 +159,11 @@ def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -
         outputs: Files and folders that the block may make, and the folders above them.
         kept: Says of one that it holds a result already, which stays.
     """
-    fresh = [path.absolute() for path in outputs if not path.exists() or _is_empty(path)]
+    fresh = [
+        path.absolute()
+        for path in outputs
+        if not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    ]
     gone = [path for path in fresh if not path.exists()]
     above = [folder for path in gone for folder in path.parents if not folder.exists()]
     token = _REMOVABLE.set(fresh)
@@ -189,10 +193,6 @@ def keep_files() -> None:
     """
     if (removable := _REMOVABLE.get()) is not None:
         removable.clear()
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 @contextmanager

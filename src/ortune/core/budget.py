@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -124,7 +123,27 @@ class Budget:
             )
         (limit, relative), *looser = limits
         budget = cls(metric, limit, relative, tuple(limit for limit, _ in looser))
-        _check_steps(budget, [relative for _, relative in limits])
+        # Each step is looser than the one before, and all are of one kind.
+        kinds = [relative for _, relative in limits]
+        higher = budget.metric.higher_is_better
+        values = [budget.limit, *budget.looser]
+        if len(set(kinds)) > 1:
+            raise BadSettings(
+                f"budget '{budget.steps[0]}': some of its limits are relative and others are not",
+                fix="write base in every limit, or in none",
+            )
+        if values != sorted(set(values), reverse=higher):
+            ordered = sorted(set(values), reverse=higher)
+            fixed = replace(budget, limit=ordered[0], looser=tuple(ordered[1:]))
+            raise BadSettings(
+                f"budget '{budget}': each limit must be looser than the one before",
+                fix=f"write {fixed}",
+            )
+        if len(values) > _MOST_STEPS:
+            raise BadSettings(
+                f"budget '{budget}' has {len(values)} limits, at most {_MOST_STEPS} are allowed",
+                fix="write fewer limits, or run two searches",
+            )
         return budget
 
     def __repr__(self) -> str:
@@ -141,33 +160,6 @@ class Budget:
         if not self.relative:
             return f"{limit:.10g}"
         return f"base{limit:+.10g}" if limit else "base"
-
-
-def _check_steps(budget: Budget, relative: Sequence[bool]) -> None:
-    """Refuse steps that are not each looser than the one before, or are of two kinds.
-
-    Raises:
-        BadSettings: They are, or there are too many.
-    """
-    better = budget.metric.higher_is_better
-    limits = [budget.limit, *budget.looser]
-    if len(set(relative)) > 1:
-        raise BadSettings(
-            f"budget '{budget.steps[0]}': some of its limits are relative and others are not",
-            fix="write base in every limit, or in none",
-        )
-    if limits != sorted(set(limits), reverse=better):
-        ordered = sorted(set(limits), reverse=better)
-        fixed = replace(budget, limit=ordered[0], looser=tuple(ordered[1:]))
-        raise BadSettings(
-            f"budget '{budget}': each limit must be looser than the one before",
-            fix=f"write {fixed}",
-        )
-    if len(limits) > _MOST_STEPS:
-        raise BadSettings(
-            f"budget '{budget}' has {len(limits)} limits, at most {_MOST_STEPS} are allowed",
-            fix="write fewer limits, or run two searches",
-        )
 
 
 def _parse_limit(text: str, whole: str) -> tuple[float, bool]:

@@ -211,21 +211,15 @@ def summarize_error(error: BaseException | str, longest: int = _LONGEST) -> str:
     return shorten_text(text, longest) or silent
 
 
-def suggest_names(word: str, names: Iterable[str], listing: str = "") -> str:
-    """Say which name to write in place of one that is not there, and where all of them are.
-
-    Args:
-        word: What was written.
-        names: Those that there are.
-        listing: What lists them, where they are too many for a line.
-    """
+def suggest_names(word: str, names: Iterable[str]) -> str:
+    """Say which of some names to write in place of a word, and what all of them are."""
     choices = [*dict.fromkeys(names)]
     near = find_nearest(word, choices)
     shown = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
     if not near:
-        return "; ".join(filter(None, (f"use one of: {shown}" if choices else "", listing)))
-    more = listing or (f"all are: {shown}" if len(choices) > len(near) else "")
-    return "; ".join(filter(None, (f"write {' or '.join(near)}", more)))
+        return f"use one of: {shown}" if choices else ""
+    more = f"; all are: {shown}" if len(choices) > len(near) else ""
+    return f"write {' or '.join(near)}{more}"
 
 
 def find_nearest(word: str, names: Iterable[str], most: int = 3) -> list[str]:

@@ -87,24 +87,19 @@ def decide_status(
     budget: Budget, measure: str, ratio: Interval, scores: tuple[Score, ...]
 ) -> tuple[Status, str]:
     """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
-    status, why = _decide_by_budget(budget, measure, ratio, scores)
-    return status, "; ".join([why, *say.list_failed_outputs(scores)])
-
-
-def _decide_by_budget(
-    budget: Budget, measure: str, ratio: Interval, scores: tuple[Score, ...]
-) -> tuple[Status, str]:
     if scores and scores[0].verdict is Verdict.FAILS:
-        score = scores[0]
-        if budget.admits(score.value, score.base):
-            return Status.FAILS, score.basis
-        value, bound = say.format_apart(score.value, budget.bound(score.base))
-        metric = say.shorten_groups(score.metric)
-        return Status.FAILS, f"{metric} {value} misses the budget of {bound}"
-    if ratio.low > 1:
-        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
-    if not scores:
-        return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
-    if ratio.high >= 1:
-        return Status.OK, NO_FASTER
-    return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
+        status, why, score = Status.FAILS, scores[0].basis, scores[0]
+        if not budget.admits(score.value, score.base):
+            value, bound = say.format_apart(score.value, budget.bound(score.base))
+            why = f"{say.shorten_groups(score.metric)} {value} misses the budget of {bound}"
+    elif ratio.low > 1:
+        status, why = Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
+    elif not scores:
+        status = Status.SCREENED
+        why = f"{ratio.value:.2f} times the original's {measure}, not scored"
+    elif ratio.high >= 1:
+        status, why = Status.OK, NO_FASTER
+    else:
+        status = Status.OK
+        why = f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
+    return status, "; ".join([why, *say.list_failed_outputs(scores)])

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ortune.core.backend import Backend
-from ortune.core.step import AS_IS, Recipe
+from ortune.core.step import AS_IS
 from ortune.core.trial import Plan
 
 ORIGINAL = "original"
@@ -86,16 +86,12 @@ def _label_setting(name: str, value: Any) -> str:
         return "all CPUs" if value == 0 else f"{value} thread{'' if value == 1 else 's'}"
     if name == "hint":
         return f"{value} hint"
-    return f"{name.replace('_', ' ')} {_write_value(value)}"
-
-
-def _write_value(value: Any) -> str:
     if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
+        value = "on" if value else "off"
+    elif isinstance(value, tuple):
         listed = ", ".join(map(str, value))
-        return listed if len(listed) <= _LONGEST else f"({len(value)})"
-    return str(value)
+        value = listed if len(listed) <= _LONGEST else f"({len(value)})"
+    return f"{name.replace('_', ' ')} {value}"
 
 
 def _label_step(text: str, plan: Plan) -> str:
@@ -108,19 +104,15 @@ def _label_step(text: str, plan: Plan) -> str:
     name, _, inside = text.partition("(")
     settings = dict(_read_settings(inside.removesuffix(")")))
     settings.pop("before", None)  # the step that weights are prepared for follows by itself
-    target, runs_on = _read_target(plan.recipe, name, settings.pop("target", "")), plan.backend
-    place = getattr(runs_on, "inner", runs_on).name()
+    # The runtime that the step is written for; empty for one that is for all.
+    step = next((step for step in plan.recipe.steps if step.name() == name), None)
+    target = settings.pop("target", "") or str(getattr(step, "target", ""))
+    place = getattr(plan.backend, "inner", plan.backend).name()
     words = [_label_setting(key, value) for key, value in settings.items()]
     if not place.startswith(target) and (target, place) not in _SAME_RULES:
         words.append(f"for {target}")
     label = name.replace("-", " ")
     return f"{label} ({', '.join(words)})" if words else label
-
-
-def _read_target(recipe: Recipe, name: str, spelled: str) -> str:
-    """Return the runtime that a step is written for; empty for one that is for all."""
-    steps = (step for step in recipe.steps if step.name() == name)
-    return spelled or str(getattr(next(steps, None), "target", ""))
 
 
 def _read_settings(text: str) -> Iterator[tuple[str, Any]]:

@@ -39,11 +39,6 @@ class Kernel:
     kernel_ns: float = 0.0  # the runtime's own figure for the kernel alone
     main: str = ""  # of its sources the one that its time stands at
 
-    @property
-    def traffic(self) -> int:
-        """Bytes that must be read and written at least once in a run."""
-        return self.calls * sum(operand.size for operand in (*self.inputs, *self.outputs))
-
     def record(self, total_ns: float) -> dict[str, object]:
         """Return it as one flat row, times in us; `total_ns` is what its share is of."""
         return {
@@ -60,7 +55,7 @@ class Kernel:
             "span_us": self.span_ns / 1e3,
             "kernel_us": self.kernel_ns / 1e3,
             "flops": self.flops,
-            "bytes": self.traffic,
+            "bytes": self.calls * sum(tensor.size for tensor in (*self.inputs, *self.outputs)),
             "inputs": ", ".join(map(str, self.inputs)),
             "outputs": ", ".join(map(str, self.outputs)),
             "note": self.note,

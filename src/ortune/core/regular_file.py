@@ -41,17 +41,13 @@ def open_regular(path: str | Path, error: type[OrtuneError] = BadData) -> io.Buf
     """
     mode = Path(path).stat().st_mode  # some devices act on being opened
     _require_regular(path, mode, error)
-    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _FLAGS))  # noqa: SIM115
     try:
         _require_regular(path, os.fstat(file.fileno()).st_mode, error)  # another by now?
     except BaseException:
         file.close()
         raise
     return file
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | _FLAGS)
 
 
 def require_regular(path: str | Path, error: type[OrtuneError] = BadData) -> None:

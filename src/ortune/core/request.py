@@ -278,7 +278,8 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
             if "sink" not in kwargs and "IPython" in sys.modules:
                 from ortune.core.progress import notebook
 
-                if notebook.runs_here():
+                shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+                if hasattr(shell, "kernel"):
                     kwargs["sink"] = stack.enter_context(notebook.display_progress())
             instance = cls(*args, **kwargs)
             names = [spec.name for spec in list_request_fields(cls) if spec.positional]
@@ -288,7 +289,20 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
             return run_request(instance, run)
 
     cls = typing.cast(type[Any], kind)
-    signature, former = _build_signature(cls, run), map_former_names(cls)
+    of = inspect.Parameter
+    arguments = [
+        of(
+            spec.name,
+            of.POSITIONAL_OR_KEYWORD if spec.positional else of.KEYWORD_ONLY,
+            default=spec.default,
+            annotation=spec.annotation,
+        )
+        for spec in list_request_fields(cls)
+    ]
+    sink = of("sink", of.KEYWORD_ONLY, default=ignore_event, annotation="Sink")
+    returns = run.__annotations__.get("return", _UNSET)
+    signature = inspect.Signature([*arguments, sink], return_annotation=returns)
+    former = map_former_names(cls)
     function.__module__ = run.__module__
     spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
     function.__name__ = function.__qualname__ = name or spelled
@@ -303,7 +317,14 @@ def run_request(instance: Q, run: Callable[[Q], T]) -> T:
     Where it names a hub's folder as a model, it gets the ONNX file in it.
     """
     warn_of_runtime_conflict(instance.sink)
-    instance = _locate_models(instance)
+    located: dict[str, Any] = {}
+    for spec in list_request_fields(type(instance)):
+        value = getattr(instance, spec.name) if spec.option.model else None
+        if isinstance(value, (str, Path)):
+            located[spec.name] = hub.locate_model(value)
+        elif value is not None:
+            located[spec.name] = tuple(map(hub.locate_model, value))
+    instance = dataclasses.replace(instance, **located) if located else instance
     limit = instance.memory_limit if isinstance(instance, WorkerRequest) else None
     unpacked = instance.unpack_limit if isinstance(instance, UnpackRequest) else None
     with (
@@ -312,33 +333,6 @@ def run_request(instance: Q, run: Callable[[Q], T]) -> T:
         clean_up_on_failure(instance.makes, instance.keeps),
     ):
         return run(instance)
-
-
-def _locate_models(instance: Q) -> Q:
-    located: dict[str, Any] = {}
-    for spec in list_request_fields(type(instance)):
-        value = getattr(instance, spec.name) if spec.option.model else None
-        if isinstance(value, (str, Path)):
-            located[spec.name] = hub.locate_model(value)
-        elif value is not None:
-            located[spec.name] = tuple(map(hub.locate_model, value))
-    return dataclasses.replace(instance, **located) if located else instance
-
-
-def _build_signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signature:
-    of = inspect.Parameter
-    arguments = [
-        of(
-            spec.name,
-            of.POSITIONAL_OR_KEYWORD if spec.positional else of.KEYWORD_ONLY,
-            default=spec.default,
-            annotation=spec.annotation,
-        )
-        for spec in list_request_fields(kind)
-    ]
-    sink = of("sink", of.KEYWORD_ONLY, default=ignore_event, annotation="Sink")
-    returns = run.__annotations__.get("return", _UNSET)
-    return inspect.Signature([*arguments, sink], return_annotation=returns)
 
 
 def _build_docstring(kind: type[Request]) -> str:

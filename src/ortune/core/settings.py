@@ -67,26 +67,20 @@ def read_settings(
         raise OrtuneError(f"{path} asks for a cache, which is read and written", fix=_TYPED)
     if values.get("unsafe_pickle"):
         raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)
-    for key in _BACKENDS:
-        _demand_allowed(path, key, values.get(key, ()))
-    return values
-
-
-def _demand_allowed(path: Path, key: str, setting: Any) -> None:
-    """Refuse backends whose settings write files or load code, which a file may not ask for.
-
-    Words that follow the file on the command line may: a person typed them.
-    """
+    # A file sets a backend as a file may: nothing that a person has to type.
     from ortune.core.backend import Backend
     from ortune.core.plugins import codec, spelling, stored
 
-    texts = setting if isinstance(setting, list) else [setting]
-    backends: list[Backend] = []
-    with suppress(OrtuneError):  # what cannot be read is the option's to say
-        for text in (item for item in texts if isinstance(item, str) and "(" in item):
-            backends += (backend for backend, _ in spelling.parse_list(Backend, text))
-    for backend in backends:
-        stored.demand_safe_data(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
+    for key in _BACKENDS:
+        setting = values.get(key, ())
+        texts = setting if isinstance(setting, list) else [setting]
+        backends: list[Backend] = []
+        with suppress(OrtuneError):  # what cannot be read is the option's to say
+            for text in (item for item in texts if isinstance(item, str) and "(" in item):
+                backends += (backend for backend, _ in spelling.parse_list(Backend, text))
+        for backend in backends:
+            stored.demand_safe_data(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
+    return values
 
 
 def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> None:

@@ -27,6 +27,12 @@ def format_speedup(interval: Interval) -> str:
     return f"{interval.value:.2f}x" if math.isfinite(interval.value) else NONE
 
 
+def format_estimate(interval: Interval) -> str:
+    """Write a speed-up; one whose interval tells nothing is about that: ``~1.92x``."""
+    figure = format_speedup(interval)
+    return figure if interval.is_bounded or figure == NONE else f"~{figure}"
+
+
 def format_span(interval: Interval) -> str:
     """Write an interval's ends: ``1.87-1.98``."""
     return f"{interval.low:.2f}-{interval.high:.2f}" if interval.is_bounded else NONE
@@ -132,12 +138,12 @@ def format_megabytes(size: int | None) -> str:
     return f"{mb:.0f}" if mb >= 100 else f"{mb:.3g}" if mb >= 0.001 else f"{mb:.4f}"
 
 
-def format_measurement(trial: Trial, name: str, unit: float) -> str:
-    """Write a figure of a trial's measurement in a unit: whole from ten on."""
+def format_measurement(trial: Trial, name: str) -> str:
+    """Write a figure of a trial's measurement in MB, or ns in ms: whole from ten on."""
     if trial.measurement is None:
         return NONE
-    value: int = getattr(trial.measurement, name)
-    return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
+    value = getattr(trial.measurement, name) / 1e6
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def format_rate(per_second: float) -> str:
@@ -259,16 +265,6 @@ def describe_scores(study: Study, score: Score) -> str:
         return f"{name} {values} ({points:+.1f} points, {samples})"
     values = f"{format_score_value(score.base)} -> {format_score_value(score.value)}"
     return f"{name} {values} ({samples})"
-
-
-def list_changed_figures(scores: Sequence[Score]) -> list[str]:
-    """Say what figures beside the budget's were of the original and are of a plan."""
-    return [
-        f"Beside it: {shorten_metric(score.metric)} {format_score_value(score.base)} -> "
-        f"{format_score_value(score.value)} ({format_count(score.samples, 'sample')})."
-        for score in scores[1:]
-        if math.isfinite(score.base)
-    ]
 
 
 def list_failed_outputs(scores: Sequence[Score]) -> list[str]:

@@ -15,8 +15,7 @@ from ortune.core.section import Bar, Bars, Heading, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather_parts
 from ortune.reporting.explanation.explain import explain_study
-from ortune.reporting.graph.blocks import build_graph_blocks
-from ortune.reporting.graph.layers import plot_layers
+from ortune.reporting.graph.blocks import build_graph_blocks, plot_layers
 from ortune.reporting.graph.sides import Sides, compare_sides
 from ortune.reporting.precision.regions import build_survey_blocks
 from ortune.reporting.profile import build_profile_parts
@@ -33,21 +32,22 @@ _ORDER, _GRAPH, _BY_REGION = 5, 7, 9
 def build_report_parts(study: Study, *, graphs: bool = True) -> tuple[Part, ...]:
     """Return all parts of a run's report in order; `graphs` node by node take a while."""
     profiles = tuple(_read_profiles(study))
-    sides: dict[str, Sides] | str = {}
+    graph_parts: list[Part] = []
+    sides: dict[str, Sides] = {}
     try:
         sides = compare_sides(study) if graphs else {}
     except OrtuneError as error:
-        sides = error.what
-    lone = next(iter(sides.values())) if isinstance(sides, dict) and len(sides) == 1 else None
-    compared = tuple(
-        _compare_operators(
-            study, [profile for _, profile in profiles if isinstance(profile, Profile)], lone
-        )
-    )
+        text = Text(f"The graph is left out: {error.what}.", "warn")
+        graph_parts.append(Part("graph", (text,), _GRAPH))
+    for place, (name, pair) in enumerate(sides.items(), 1):
+        title = "graph" if place == 1 else f"graph-{place}"
+        graph_parts.append(Part(title, tuple(build_graph_blocks(study, name, pair)), _GRAPH))
+    lone = next(iter(sides.values())) if len(sides) == 1 else None
+    readable = [profile for _, profile in profiles if isinstance(profile, Profile)]
     all_parts = (
         *gather_parts(study),
-        *compared,
-        *_build_graph_parts(study, sides),
+        *_compare_operators(study, readable, lone),
+        *graph_parts,
         *_build_precision_parts(study),
         *_nest_profiles(profiles),
     )
@@ -76,15 +76,6 @@ def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:
                 yield place.name, files.read_profile(place)
             except OrtuneError as error:
                 yield place.name, error.what
-
-
-def _build_graph_parts(study: Study, sides: dict[str, Sides] | str) -> Iterator[Part]:
-    if isinstance(sides, str):
-        yield Part("graph", (Text(f"The graph is left out: {sides}.", "warn"),), _GRAPH)
-        return
-    for place, (name, pair) in enumerate(sides.items(), 1):
-        title = "graph" if place == 1 else f"graph-{place}"
-        yield Part(title, tuple(build_graph_blocks(study, name, pair)), _GRAPH)
 
 
 def _build_precision_parts(study: Study) -> Iterator[Part]:

@@ -53,11 +53,8 @@ def tabulate_bars(chart: Bars) -> Table:
 
 def find_numeric_columns(table: Table) -> tuple[bool, ...]:
     """Say for each column whether it is set to the right: what is in it starts with a digit."""
+    places = range(len(table.columns))
+    filled = [[row[k] for row in table.rows if row[k] not in ("", "-")] for k in places]
     return tuple(
-        _is_numeric([row[index] for row in table.rows]) for index in range(len(table.columns))
+        bool(cells) and all(cell.lstrip("-+~")[:1].isdigit() for cell in cells) for cells in filled
     )
-
-
-def _is_numeric(cells: list[str]) -> bool:
-    filled = [cell for cell in cells if cell not in ("", "-")]
-    return bool(filled) and all(cell.lstrip("-+~")[:1].isdigit() for cell in filled)

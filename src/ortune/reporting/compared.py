@@ -32,7 +32,9 @@ _MOST = 12
 def build_compared_parts(first: Study, second: Study) -> tuple[str, tuple[Part, ...]]:
     """Return what a page of two runs is called, and its parts: the answers side by side first."""
     studies = (first, second)
-    names = _name_runs(studies)
+    roots = [Path(study.root).absolute() for study in studies]
+    short = tuple(root.name for root in roots)
+    names = short if len(set(short)) > 1 else tuple("/".join(root.parts[-2:]) for root in roots)
     legend = tuple(zip(_TONES, names, strict=True))
     parts = (
         summarize(tuple(_judge_likeness(studies)), tuple(_make_tiles(studies, names))),
@@ -41,13 +43,6 @@ def build_compared_parts(first: Study, second: Study) -> tuple[str, tuple[Part, 
         Part("plans", tuple(_compare_plans(studies, names, legend))),
     )
     return " and ".join(names), fill_rows([part for part in parts if part.blocks])
-
-
-def _name_runs(studies: Sequence[Study]) -> tuple[str, ...]:
-    """Name runs by their folders; with those around them where the names are the same."""
-    roots = [Path(study.root).absolute() for study in studies]
-    short = tuple(root.name for root in roots)
-    return short if len(set(short)) > 1 else tuple("/".join(root.parts[-2:]) for root in roots)
 
 
 def _judge_likeness(studies: Sequence[Study]) -> Iterator[Pill]:
@@ -113,8 +108,8 @@ def _tabulate_figures(studies: Sequence[Study], names: Sequence[str]) -> Iterato
         ("score", lambda study: say.format_score(study, study.best)),
         ("accuracy", lambda study: say.describe_verdict(study.best)),
         ("file, MB", lambda study: say.format_megabytes(study.best.size)),
-        ("memory, MB", lambda study: say.format_measurement(study.best, "peak_rss", 1e6)),
-        ("load, ms", lambda study: say.format_measurement(study.best, "load_ns", 1e6)),
+        ("memory, MB", lambda study: say.format_measurement(study.best, "peak_rss")),
+        ("load, ms", lambda study: say.format_measurement(study.best, "load_ns")),
         ("plans tried", lambda study: str(len(say.list_latest_trials(study)) - 1)),
         ("search, s", lambda study: f"{sum(trial.seconds for trial in study.trials):.0f}"),
         ("ended", lambda study: study.finished),

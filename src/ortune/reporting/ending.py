@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ortune.core.section import Table
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
 from ortune.reporting.blocks import gather_parts
-from ortune.reporting.sections.common.doubts import (
+from ortune.reporting.sections.common.plans import (
     BUSY,
     compute_waiting_share,
     describe_emulation,
@@ -100,7 +100,12 @@ def _list_lines(study: Study, page: Path, width: int) -> Iterator[tuple[str, str
     yield "", ""
     yield from _list_plans(study, width)
     yield "", ""
-    for place, (command, why) in enumerate(_list_next(study)):
+    steps = [
+        (command.partition(" && ")[0], f"({why.rstrip(':')[:1].lower()}{why.rstrip(':')[1:]})")
+        for why, command in list_commands(study)[:2]
+    ]
+    steps.append((f"ortune ui {shlex.quote(study.root)}", "(look at it in a browser)"))
+    for place, (command, why) in enumerate(steps):
         line = f"  {'' if place else 'Next':<6}  {command}"
         room = width - cell_len(line) - 3
         yield f"{line}   {why}" if why and cell_len(why) <= room else line, ""
@@ -166,7 +171,7 @@ def _describe_needs(study: Study) -> str:
     """Return file, memory and time to load, before and after."""
     trials = [study.baseline, study.best][: 1 + (study.best.key != study.baseline.key)]
     sizes = " -> ".join(say.format_megabytes(trial.size) for trial in trials)
-    peaks = " -> ".join(say.format_measurement(trial, "peak_rss", 1e6) for trial in trials)
+    peaks = " -> ".join(say.format_measurement(trial, "peak_rss") for trial in trials)
     loads = " -> ".join(
         f"{trial.measurement.load_ns / 1e9:.2g}" if trial.measurement else say.NONE
         for trial in trials
@@ -222,7 +227,7 @@ def _list_plans(study: Study, width: int) -> Iterator[tuple[str, str]]:
     metric = say.shorten_metric(str(study.budget.metric))
     cells = [
         (
-            _format_estimate(study, trial),
+            say.format_estimate(study.speedup(trial)),
             _format_change(study, trial),
             say.format_megabytes(trial.size),
             _name_state(study, trial),
@@ -255,13 +260,6 @@ def _join_row(
     return f"  {number}  {label}{space}  {right}  {state}".rstrip()
 
 
-def _format_estimate(study: Study, trial: Trial) -> str:
-    """Write a speed-up; one without an interval is about that."""
-    speed = study.speedup(trial)
-    figure = say.format_speedup(speed)
-    return figure if speed.is_bounded or figure == say.NONE else f"~{figure}"
-
-
 def _format_change(study: Study, trial: Trial) -> str:
     """Write the change of a score by labels, or the score against the original's answers."""
     score, (scale, unit) = trial.score, say.scale_score(study.budget.metric)
@@ -281,10 +279,3 @@ def _name_state(study: Study, trial: Trial) -> str:
     if trial.part == "final" and outcome not in LOST:
         return "re-measured"
     return _STATES.get(outcome, str(outcome))
-
-
-def _list_next(study: Study) -> Iterable[tuple[str, str]]:
-    """Return three commands at most, each with why."""
-    for why, command in list_commands(study)[:2]:
-        yield command.partition(" && ")[0], f"({why.rstrip(':')[:1].lower()}{why.rstrip(':')[1:]})"
-    yield f"ortune ui {shlex.quote(study.root)}", "(look at it in a browser)"

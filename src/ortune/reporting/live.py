@@ -12,7 +12,7 @@ import json
 import math
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from http import HTTPStatus
@@ -44,6 +44,13 @@ _THIS_MACHINE = ("127.0.0.1", "localhost")
 _LONGEST = 4096
 """Bytes of what a page may send."""
 _STATES = {"time": "done, all time used", "target": "done, target reached"}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
 _REPORT = "report it, with the run where you may"
 _NOT_YET = "The original is not measured yet."
 
@@ -260,7 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
             text = make_unexpected_error(error, [], _REPORT).what
         body = text.encode(errors="backslashreplace")
         self.send_response(status)
-        for name, value in _list_headers(kind, len(body)):
+        headers = {"Content-Type": kind, "Content-Length": str(len(body)), **_HEADERS}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -305,16 +313,3 @@ class _Handler(BaseHTTPRequestHandler):
         bundle = self.server.watched.pack_plan(root, self.rfile.read(int(length)).decode())
         size = format_size(bundle.stat().st_size)
         return "application/json", json.dumps({"bundle": str(bundle.absolute()), "size": size})
-
-
-def _list_headers(kind: str, length: int) -> Iterator[tuple[str, str]]:
-    yield "Content-Type", kind
-    yield "Content-Length", str(length)
-    yield "Cache-Control", "no-store"
-    yield "Referrer-Policy", "no-referrer"
-    yield "X-Content-Type-Options", "nosniff"
-    yield "Cross-Origin-Resource-Policy", "same-origin"
-    yield (
-        "Content-Security-Policy",
-        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    )

@@ -46,18 +46,12 @@ def _render_part(part: Part) -> list[str]:
         if isinstance(block, Heading):
             titles.append([])
         titles[-1].append(block)
-    return [
-        text
-        for under in titles
-        if _is_shown(under)
-        for block in under
-        if (text := _render_block(block))
-    ]
-
-
-def _is_shown(blocks: Sequence[Block]) -> bool:
-    plotted = any(isinstance(block, Scatter | Intervals | Lines) for block in blocks)
-    return not plotted or any(isinstance(block, Table | Bars) for block in blocks)
+    texts: list[str] = []
+    for under in titles:
+        plotted = any(isinstance(block, Scatter | Intervals | Lines) for block in under)
+        if not plotted or any(isinstance(block, Table | Bars) for block in under):
+            texts += filter(None, map(_render_block, under))
+    return texts
 
 
 def _render_block(block: Block) -> str:

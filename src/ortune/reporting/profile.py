@@ -36,8 +36,8 @@ _MEANING: tuple[tuple[Bound, str], ...] = (
 
 def build_roofline_blocks(profile: Profile) -> list[Block]:
     """Return what limits the kernels: a summary, the plot, and the kernels with most to gain."""
-    judged = verdicts(profile)
-    if profile.ceilings is None or not judged:
+    judged, ceilings = verdicts(profile), profile.ceilings
+    if ceilings is None or not judged:
         return []
     spent = sum_time_by_bound(judged)
     total = max(1.0, sum(entry.kernel.time_ns for entry in judged))
@@ -49,6 +49,24 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
         Bar(words[n], (t / 1e6,), f"{format_milliseconds(t)} ms, {t / total:.1%}")
         for n, t in shown
     )
+
+    figures = [
+        (f"{name} arithmetic", f"{peak / 1e9:.4g} G/s", name)
+        for name, peak in ceilings.flops.items()
+    ]
+    bandwidth = f"{ceilings.bandwidth / 1e9:.3g} GB/s"
+    figures.append(("memory, read and write", bandwidth, "bandwidth"))
+    if ceilings.read_bandwidth:
+        bandwidth = f"{ceilings.read_bandwidth / 1e9:.3g} GB/s"
+        figures.append(("memory, read only", bandwidth, "read_bandwidth"))
+    if ceilings.cache_bandwidth:
+        size = f"{ceilings.cache_bytes / 2**20:.3g} MiB cache, read and write"
+        bandwidth = f"{ceilings.cache_bandwidth / 1e9:.3g} GB/s"
+        figures.append((size, bandwidth, "cache_bandwidth"))
+    shortest = f"{ceilings.overhead_ns:.0f} ns"
+    figures.append(("shortest time of a kernel", shortest, "overhead_ns"))
+    spreads = {key: f"{share:.0%}" for key, share in ceilings.spread.items()}
+    columns = (format_count(ceilings.threads, "thread"), "ceiling", "spread of the ceiling")
     return [
         Heading("What limits it"),
         Text(
@@ -57,8 +75,8 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
             "copies, Q/DQ or transposes. Kernels that were not judged count in full."
         ),
         Bars("ms a run", tuple(bars)),
-        _plot_roofline(judged, profile.ceilings),
-        _make_ceilings_table(profile.ceilings),
+        _plot_roofline(judged, ceilings),
+        Table(columns, tuple((*row, spreads.get(key, "-")) for *row, key in figures)),
         Heading("The kernels with most to gain"),
         Table(
             (
@@ -108,26 +126,6 @@ def _plot_roofline(judged: Sequence[KernelRoofline], ceilings: Ceilings) -> Line
     )
 
 
-def _make_ceilings_table(ceilings: Ceilings) -> Table:
-    def row(name: str, value: str, key: str) -> tuple[str, ...]:
-        spread = ceilings.spread.get(key)
-        return (name, value, "-" if spread is None else f"{spread:.0%}")
-
-    rows = [
-        row(f"{name} arithmetic", f"{v / 1e9:.4g} G/s", name) for name, v in ceilings.flops.items()
-    ]
-    rows.append(row("memory, read and write", f"{ceilings.bandwidth / 1e9:.3g} GB/s", "bandwidth"))
-    if ceilings.read_bandwidth:
-        text = f"{ceilings.read_bandwidth / 1e9:.3g} GB/s"
-        rows.append(row("memory, read only", text, "read_bandwidth"))
-    if ceilings.cache_bandwidth:
-        size = f"{ceilings.cache_bytes / 2**20:.3g} MiB cache, read and write"
-        rows.append(row(size, f"{ceilings.cache_bandwidth / 1e9:.3g} GB/s", "cache_bandwidth"))
-    rows.append(row("shortest time of a kernel", f"{ceilings.overhead_ns:.0f} ns", "overhead_ns"))
-    columns = (f"{format_count(ceilings.threads, 'thread')}", "ceiling", "spread of the ceiling")
-    return Table(columns, tuple(rows))
-
-
 def _make_row(entry: KernelRoofline) -> tuple[str, ...]:
     kernel = entry.kernel
     return (
@@ -147,12 +145,49 @@ _SOURCES = 3
 
 def build_profile_parts(profile: Profile, top: int | None = TOP) -> tuple[Part, ...]:
     """Return a profile's report, `top` rows of each table; what was not measured is left out."""
+    outside = max(0.0, 1 - profile.attributed)
+    blocks: list[Block] = [
+        Heading("Where the time goes"),
+        Text(
+            f"A run takes {format_milliseconds(profile.plain_ns)} ms on {profile.backend}. "
+            f"{format_count(len(profile.kernels), 'kernel')} took {profile.inside:.1%} of "
+            f"the profiled run ({profile.coverage:.1%} with the time between them); "
+            f"{outside:.1%} of a call is outside of the kernels. The profiler's overhead of "
+            f"{profile.overhead:.1%} is subtracted."
+        ),
+        Heading("By operator"),
+        _make_share_bars(profile.by("op_type"), top),
+    ]
+    if len(profile.regions) > 1:
+        blocks += [Heading("By region"), _make_share_bars(profile.by("region"), top)]
+    if len(profile.by("kind")) > 1:
+        blocks += [Heading("By kind"), _make_share_bars(profile.by("kind"), top)]
+    ranked = sorted(profile.kernels, key=lambda kernel: -kernel.time_ns)[:top]
+    total = max(1.0, sum(kernel.time_ns for kernel in profile.kernels))
+    rows = [
+        (
+            _join_sources(entry.sources) or entry.note or entry.name,
+            entry.op_type,
+            entry.region,
+            format_milliseconds(entry.time_ns),
+            f"{entry.time_ns / total:.1%}",
+        )
+        for entry in ranked
+    ]
+    notes = (Heading("Notes"), *map(Text, profile.notes)) if profile.notes else ()
     candidates = (
-        Part("time", tuple(_build_times(profile, top))),
+        Part(
+            "time",
+            (
+                *blocks,
+                Heading("The longest kernels"),
+                Table(("layers", "operator", "region", "ms", "share"), tuple(rows)),
+            ),
+        ),
         Part("placement", tuple(_build_placement(profile))),
         Part("roofline", tuple(build_roofline_blocks(profile))),
         Part("actions", tuple(build_action_blocks(profile.actions))),
-        Part("notes", _build_notes(profile)),
+        Part("notes", notes),
     )
     return tuple(part for part in candidates if part.blocks)
 
@@ -188,27 +223,6 @@ def summarize_profile(profile: Profile) -> Part:
     return summarize(pills, tiles)
 
 
-def _build_times(profile: Profile, top: int | None) -> list[Block]:
-    outside = max(0.0, 1 - profile.attributed)
-    blocks: list[Block] = [
-        Heading("Where the time goes"),
-        Text(
-            f"A run takes {format_milliseconds(profile.plain_ns)} ms on {profile.backend}. "
-            f"{format_count(len(profile.kernels), 'kernel')} took {profile.inside:.1%} of "
-            f"the profiled run ({profile.coverage:.1%} with the time between them); "
-            f"{outside:.1%} of a call is outside of the kernels. The profiler's overhead of "
-            f"{profile.overhead:.1%} is subtracted."
-        ),
-        Heading("By operator"),
-        _make_share_bars(profile.by("op_type"), top),
-    ]
-    if len(profile.regions) > 1:
-        blocks += [Heading("By region"), _make_share_bars(profile.by("region"), top)]
-    if len(profile.by("kind")) > 1:
-        blocks += [Heading("By kind"), _make_share_bars(profile.by("kind"), top)]
-    return [*blocks, Heading("The longest kernels"), _make_kernel_table(profile, top)]
-
-
 def _make_share_bars(shares: dict[str, Share], top: int | None) -> Bars:
     ranked = list(shares.items())
     first = ranked[:top]
@@ -233,22 +247,6 @@ def _make_share_bars(shares: dict[str, Share], top: int | None) -> Bars:
             )
         )
     return Bars("ms a run", tuple(shown))
-
-
-def _make_kernel_table(profile: Profile, top: int | None) -> Table:
-    ranked = sorted(profile.kernels, key=lambda kernel: -kernel.time_ns)[:top]
-    total = max(1.0, sum(kernel.time_ns for kernel in profile.kernels))
-    rows = [
-        (
-            _join_sources(entry.sources) or entry.note or entry.name,
-            entry.op_type,
-            entry.region,
-            format_milliseconds(entry.time_ns),
-            f"{entry.time_ns / total:.1%}",
-        )
-        for entry in ranked
-    ]
-    return Table(("layers", "operator", "region", "ms", "share"), tuple(rows))
 
 
 def _join_sources(names: Sequence[str]) -> str:
@@ -335,9 +333,3 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
         else "."
     )
     return [Heading("What can be done"), Text(text), Table((*columns, "do", "why"), tuple(rows))]
-
-
-def _build_notes(profile: Profile) -> tuple[Block, ...]:
-    if not profile.notes:
-        return ()
-    return (Heading("Notes"), *(Text(text) for text in profile.notes))

@@ -111,7 +111,8 @@ class FittedTable:
             style = _MARKS.get(mark, "")
             yield from _render_row(row[:shown], widths, right, style)
             if hang and row[-1]:
-                yield from _indent_text(row[-1], width, style or "dim")
+                for line in _wrap_cell(row[-1], width - _INDENT):
+                    yield _make_line(" " * _INDENT + line, style or "dim")
 
     def list_rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the table's head, where it has one, and its rows, for what reads a pipe."""
@@ -230,8 +231,3 @@ def _stack_rows(
             if any(cells):
                 for drawn in _render_row(cells, sizes, [right[k] for k in group], style or "dim"):
                     yield _make_line(" " * _INDENT + drawn.plain, style or "dim")
-
-
-def _indent_text(text: str, width: int, style: str) -> Iterator[Line]:
-    for line in _wrap_cell(text, width - _INDENT):
-        yield _make_line(" " * _INDENT + line, style)

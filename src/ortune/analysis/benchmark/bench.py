@@ -67,15 +67,26 @@ def run(request: Bench) -> BenchResult:
         return _time_frames(request, chosen, where)
     workloads = [read_workload(request.workload, n) for n in dict.fromkeys(request.batch or (0,))]
     with ExitStack() as stack:
-        timed = [
-            contestant
-            for path in make_paths(request.models)
-            for contestant in (
-                _open_bundle(path, stack)
-                if path.is_file() and archive.is_bundle(path)
-                else [Contestant(path, backend, workloads[0]) for backend in chosen]
-            )
-        ]
+        timed: list[Contestant] = []
+        for path in make_paths(request.models):
+            if not (path.is_file() and archive.is_bundle(path)):
+                timed += [Contestant(path, backend, workloads[0]) for backend in chosen]
+                continue
+            # Every plan of a bundle is timed with its own backend and settings.
+            bundle = stack.enter_context(unpack_temporarily(path))
+            settings = hub.find_folder(bundle.folder / HUB)
+            for plan in bundle.manifest.plans:
+                source = bundle.read_source(plan)
+                if len(source.models) > 1:
+                    raise BadSettings(
+                        f"{path} holds several models", fix="time it with --end-to-end"
+                    )
+                (model,) = source.models.values()
+                timed.append(
+                    Contestant(
+                        model, source.backend, Latency(), title=str(path), settings=settings
+                    )
+                )
         groups = [
             [
                 replace(contestant, workload=workload, environment=environment)
@@ -85,22 +96,6 @@ def run(request: Bench) -> BenchResult:
             for workload in workloads
         ]
         return time_groups(groups, request)
-
-
-def _open_bundle(path: Path, stack: ExitStack) -> Iterator[Contestant]:
-    """Yield every plan of a bundle, with its own backend.
-
-    Raises:
-        BadSettings: It holds several models.
-    """
-    bundle = stack.enter_context(unpack_temporarily(path))
-    settings = hub.find_folder(bundle.folder / HUB)
-    for plan in bundle.manifest.plans:
-        source = bundle.read_source(plan)
-        if len(source.models) > 1:
-            raise BadSettings(f"{path} holds several models", fix="time it with --end-to-end")
-        (model,) = source.models.values()
-        yield Contestant(model, source.backend, Latency(), title=str(path), settings=settings)
 
 
 bench = make_verb(Bench, run)
@@ -317,7 +312,26 @@ def _time_frames(
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         of_frames = {"workload": f"frame({frame})", "measure": PER_FRAME}
         timings = _measure_rows([turns], [whole, models], request, root, of_frames)
-    return replace(timings, pipelines=tuple(_make_pipelines(timings, whole, models)))
+    # What each contestant's two rows say together.
+    learnt = Ratios([whole]).pool_variance() + Ratios([models]).pool_variance()
+    rates = [1e9 / ns if (ns := row.get("typical_ns")) else None for row in timings.rows]
+    pipelines = []
+    for at, (frame_row, model_row) in enumerate(zip(whole, models, strict=True)):
+        beside, share = at + len(whole), None
+        if not (frame_row.error or model_row.error):
+            share = stats.latency_ratio(pair_blocks(model_row, frame_row), learnt=learnt)
+        pipelines.append(
+            Pipeline(
+                row=at,
+                model_row=beside,
+                frames_per_s=rates[at],
+                model_per_s=rates[beside],
+                share=share,
+                ratio=timings.ratios[at],
+                model_ratio=timings.ratios[beside],
+            )
+        )
+    return replace(timings, pipelines=tuple(pipelines))
 
 
 def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
@@ -354,27 +368,6 @@ def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
     return path
 
 
-def _make_pipelines(
-    timings: BenchResult, whole: Sequence[TimedRow], models: Sequence[TimedRow]
-) -> Iterator[Pipeline]:
-    """Yield what each contestant's two rows say together."""
-    learnt = Ratios([whole]).pool_variance() + Ratios([models]).pool_variance()
-    rates = [1e9 / ns if (ns := row.get("typical_ns")) else None for row in timings.rows]
-    for at, (frame, model) in enumerate(zip(whole, models, strict=True)):
-        beside, failed = at + len(whole), frame.error or model.error
-        yield Pipeline(
-            row=at,
-            model_row=beside,
-            frames_per_s=rates[at],
-            model_per_s=rates[beside],
-            share=None
-            if failed
-            else stats.latency_ratio(pair_blocks(model, frame), learnt=learnt),
-            ratio=timings.ratios[at],
-            model_ratio=timings.ratios[beside],
-        )
-
-
 # --- the machine --------------------------------------------------------------------------------
 
 _SECONDS, _SETS = 3.0, 3
@@ -394,7 +387,10 @@ class Fitness:
         why = "; ".join(map(str, self.advice[:2]))
         if self.state == "not fit":
             return f"this machine is not fit to measure now: {why}"
-        spread = f"a model differed from itself by {_describe_spread(self.equal)}"
+        share = "an unknown share"
+        if self.equal is not None:
+            share = f"{100 * max(self.equal.high - 1, 1 - self.equal.low):.1f} % at most"
+        spread = f"a model differed from itself by {share}"
         if self.state == "disturbed":
             return f"this machine is fit to measure, but disturbed ({spread}): {why}"
         return f"this machine is fit to measure: {spread}"
@@ -425,10 +421,3 @@ def measure_fitness(model: Path, backend: Backend, batch: int) -> Fitness:
     elif judged.advice:
         state = "disturbed"
     return Fitness(state, check.ratio if check else None, judged.advice)
-
-
-def _describe_spread(equal: Interval | None) -> str:
-    """Return how far from 1 the interval reaches, in percent."""
-    if equal is None:
-        return "an unknown share"
-    return f"{100 * max(equal.high - 1, 1 - equal.low):.1f} % at most"

@@ -368,15 +368,6 @@ class CompareResult(TableResult):
         return tuple(row for comparison in self.comparisons for row in comparison.rows)
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """What of a row is judged."""
-
-    limits: Mapping[str, float]  # metric -> share by which it may grow
-    why_not: str  # why its latency is not judged; empty when it is
-    times: bool  # whether times as they stand are
-
-
 def run(request: Compare) -> CompareResult:
     """Compare saved runs with the first of them, row by row.
 
@@ -447,8 +438,9 @@ def _compare_runs(
             why_not = "the machine was too noisy"
         elif bases is None and (request.relative or not alike):
             why_not = "no common first row to compare with" if alike else "another machine"
-        judging = _Judging(limits, why_not, times=alike and not noisy)
-        rows.append(_compare_rows(first, second, bases, judging))
+        rows.append(
+            _compare_rows(first, second, bases, limits, why_not, times=alike and not noisy)
+        )
     return ComparedRun(
         reference=str(reference_run.path),
         other=str(other_run.path),
@@ -492,9 +484,14 @@ def _compare_rows(
     reference: SavedRow,
     other: SavedRow,
     bases: tuple[SavedRow, SavedRow] | None,
-    judging: _Judging,
+    limits: Mapping[str, float],
+    why_not: str,
+    *,
+    times: bool,
 ) -> ComparedRow:
-    limits, reference_figures, other_figures = judging.limits, reference.figures, other.figures
+    """Compare two rows; no latency is judged where `why_not` says why, no other time if `times`
+    is false."""
+    reference_figures, other_figures = reference.figures, other.figures
     grown = {
         n: other_figures[n] / reference_figures[n]
         if n in reference_figures and n in other_figures
@@ -515,16 +512,27 @@ def _compare_rows(
             else compare_relatively(reference, bases[0], other, bases[1])
         )
         slower = latency.low > 1 + limits["latency"]
-        regressions = ("latency",) if slower and not judging.why_not else ()
+        regressions = ("latency",) if slower and not why_not else ()
         regressions += tuple(
             name
             for name, ratio in grown.items()
             if ratio is not None
             and name in limits
-            and (judging.times or name not in _TIMES)
+            and (times or name not in _TIMES)
             and ratio > 1 + limits[name]
         )
-        verdict = _describe_verdict(latency, judging, regressions)
+        if regressions:
+            verdict = f"regression: {', '.join(regressions)}"
+        elif why_not:
+            verdict = f"not judged: {why_not}"
+        elif not latency.is_bounded:
+            verdict = "not known: too few undisturbed runs for an interval"
+        elif latency.value > 1 + limits["latency"]:
+            verdict = "over the threshold, but within noise"
+        elif latency.low > 1:
+            verdict = "slower, within the threshold"
+        else:
+            verdict = "faster" if latency.high < 1 else "no difference"
     name = str(reference)
     if str(other) != name:
         same = reference.model == other.model
@@ -540,24 +548,10 @@ def _compare_rows(
         if None in (reference.digest, other.digest)
         else reference.digest == other.digest,
         how="direct" if bases is None else f"relative to {bases[0]}",
-        judged=not judging.why_not,
+        judged=not why_not,
         error=(reference.error, other.error),
         latency=latency,
         **grown,
         regressions=regressions,
         verdict=verdict,
     )
-
-
-def _describe_verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:
-    if regressions:
-        return f"regression: {', '.join(regressions)}"
-    if judging.why_not:
-        return f"not judged: {judging.why_not}"
-    if not latency.is_bounded:
-        return "not known: too few undisturbed runs for an interval"
-    if latency.value > 1 + judging.limits["latency"]:
-        return "over the threshold, but within noise"
-    if latency.low > 1:
-        return "slower, within the threshold"
-    return "faster" if latency.high < 1 else "no difference"

@@ -154,7 +154,11 @@ def judge_rows(
     """Judge what was timed: the rows of every batch, and their JSON in the same order."""
     rows = [row for group in groups for row in group]
     stand = Ratios(groups)
-    ratios = stand.list_ratios()
+    ratios = [
+        None if row.error else stand.estimate_ratio(row, group[0]) if row is not group[0] else ONE
+        for group in stand.groups
+        for row in group
+    ]
     again = next((k for k, row in enumerate(row_records) if row["again"]), None)
     equal = None if again is None else ratios[again]
     timed = [pair for g in groups for r in g if not r.error for pair in pair_blocks(r, g[0])]
@@ -444,18 +448,6 @@ class Ratios:
     def estimate_ratio(self, row: TimedRow, base: TimedRow) -> Interval:
         """Return the latency of one row over that of another of its batch."""
         return stats.latency_ratio(pair_blocks(row, base), learnt=self.pool_variance(row, base))
-
-    def list_ratios(self) -> list[Interval | None]:
-        """Return every row's ratio to the first of its batch; None for one that failed."""
-        return [
-            None
-            if row.error
-            else self.estimate_ratio(row, group[0])
-            if row is not group[0]
-            else ONE
-            for group in self.groups
-            for row in group
-        ]
 
     def count_outcomes(self) -> dict[str, int]:
         """Count the rows by how they stand to the first of their batch, in words."""

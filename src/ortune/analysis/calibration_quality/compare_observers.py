@@ -184,11 +184,7 @@ class ObserverRanking(TableResult):
 def run(request: CompareObservers) -> ObserverRanking:
     """Score all observers on samples that were not observed."""
     steps = {text: parse_quantizer(request.step, text) for text in request.observers}
-    copies = (
-        {request.augment: augmenting.parse_augmentations(request.augment)}
-        if request.augment
-        else {}
-    )
+    ways = augmenting.parse_augmentations(request.augment) if request.augment else ()
     backend = parse_plugin(Backend, request.backends)
     require_backend(backend)
     notes: list[str] = []
@@ -213,9 +209,9 @@ def run(request: CompareObservers) -> ObserverRanking:
         assert fed is not None, "a request without --data is refused"
         indices = tuple(places[k] for k in spread_indices(len(places), samples or len(places)))
         calibrated: Calibrated = [("", fed, indices)]
-        for name, ways in copies.items():
+        if ways:
             more = augmenting.augment_samples(fed, indices, ways, folder)
-            calibrated.append((name, more, range(more.count)))
+            calibrated.append((request.augment, more, range(more.count)))
         backend = backend.leave_out(context.agreement.disable, context.agreement.level)
         contest = _Contest(Path(request.model), context, backend, request.sink)
         ranked, best, by = contest.rank_steps(steps, calibrated)

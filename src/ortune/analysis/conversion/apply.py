@@ -15,7 +15,7 @@ from ortune.core.outputs import check_output_file
 from ortune.core.reading import read_step
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
-from ortune.core.step import Edit, Quantizer, Recipe, Step
+from ortune.core.step import Edit, Quantizer, Recipe
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.feeds import Feeds
 from ortune.graph.io import file
@@ -53,7 +53,16 @@ def run(request: Apply) -> AppliedSteps:
     model, sink = Path(request.model), request.sink
     out = check_output_file(request.out, request.force, model)
     read = steps.add_format_step([read_step(text) for text in request.steps], request.format)
-    _check_ranges(read, {"--ranges-from": request.ranges_from, "--augment": request.augment})
+    if not any(isinstance(step, Quantizer) and step.calibrates for step in read):
+        for name, value in (
+            ("--ranges-from", request.ranges_from),
+            ("--augment", request.augment),
+        ):
+            if value is not None:
+                raise BadSettings(
+                    f"{name}: no step here calibrates",
+                    fix="leave it out, or add a step that calibrates, such as int8-static",
+                )
     steps_to_apply = (
         *steps.leave_out(read, request.exclude_from, request.threshold),
         *steps.make_fold_steps(
@@ -145,19 +154,3 @@ def refuse_broken_answers(
             "writes the result anyway",
         )
     request.sink(Note(problem, warning=True))
-
-
-def _check_ranges(steps: Sequence[Step], options: Mapping[str, object]) -> None:
-    """Refuse options about ranges where no step asks for any.
-
-    Raises:
-        BadSettings: One is given.
-    """
-    quantizers = [step for step in steps if isinstance(step, Quantizer)]
-    if any(step.calibrates for step in quantizers):
-        return
-    for name in [name for name, value in options.items() if value is not None]:
-        raise BadSettings(
-            f"{name}: no step here calibrates",
-            fix="leave it out, or add a step that calibrates, such as int8-static",
-        )

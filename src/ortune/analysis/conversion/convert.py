@@ -59,7 +59,13 @@ def check_options(request: Convert) -> None:
                 f"{name} needs --precision {' or '.join(precisions)}", fix="add --precision int8"
             )
     steps.refuse_precision(request.precision, request.target, static=request.static)
-    steps.refuse_format(request.format, request.precision, static=request.static)
+    static_int8 = request.precision == "int8" and request.static
+    if request.format is not None and request.precision is not None and not static_int8:
+        name = "int8 without data" if request.precision == "int8" else request.precision
+        raise BadSettings(
+            f"--format {request.format} applies to static int8 only, not to {name}",
+            fix="give --data with --precision int8, or leave --format out",
+        )
     if request.format == "qoperator" and request.target != "cpu":
         raise BadSettings(
             "--format qoperator is for CPUs: no GPU provider has kernels for integer operators",
@@ -281,8 +287,11 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
     lossy = make_quantizers(request)
     refused: list[Refused] = []
     groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
-    if lossy or request.portable:
-        groups.insert(0, list_exact_steps(request.level, model_facts))
+    if lossy or request.portable:  # the exact steps of a level: none, folding, or all that apply
+        exact = () if request.level == "disabled" else make_clean_recipe(model_facts).steps
+        if request.level == "basic":
+            exact = tuple(s for s in exact if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
+        groups.insert(0, exact)
     for index, group in enumerate(groups):
         target = folder / f"{index}" / model.name
         target.parent.mkdir()
@@ -336,16 +345,6 @@ def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     )
     unfolded = replace(backend, disable=(*backend.disable, "ConstantFolding"))
     return optimize_offline(path, unfolded, out)
-
-
-def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
-    """Return the exact steps of a level: none, folding, or all that apply."""
-    if level == "disabled":
-        return ()
-    exact = make_clean_recipe(model_facts).steps
-    if level == "basic":
-        return tuple(s for s in exact if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
-    return exact
 
 
 def make_quantizers(request: Convert) -> tuple[Step, ...]:

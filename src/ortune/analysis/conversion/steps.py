@@ -231,21 +231,6 @@ def make_checking_backend(
             return Cpu(custom_ops=custom_ops)
 
 
-def refuse_format(form: str | None, precision: str | None, *, static: bool) -> None:
-    """Refuse a form that a precision has not.
-
-    Raises:
-        BadSettings: It is about static int8 alone.
-    """
-    if form is None or precision is None or (precision == "int8" and static):
-        return
-    precision_name = "int8 without data" if precision == "int8" else precision
-    raise BadSettings(
-        f"--format {form} applies to static int8 only, not to {precision_name}",
-        fix="give --data with --precision int8, or leave --format out",
-    )
-
-
 def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
     """Return the steps, with the one that rewrites to the form at the end."""
     last = (catalog.load_plugin(Quantizer, "qoperator")(),) if form == "qoperator" else ()

@@ -438,9 +438,12 @@ def make_recommendation(
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up (within noise)"
     )
     if best is None or not best.option.faster:
-        return Recommendation(
-            "stay", best.option.name if best else "", _explain_no_speedup(best), rule
-        )
+        why, ratio = "no speed-up (within noise)", best.option.ratio if best else None
+        if best is not None and ratio is None:
+            why = "not timed in turns with the first row"
+        elif ratio is not None and ratio.high < 1:
+            why = "its speed-up was not re-measured"
+        return Recommendation("stay", best.option.name if best else "", why, rule)
     saved, back, name = best.saving_per_month, best.months, best.option.name
     is_proved = best.option.accuracy in ("", "proved")
     likely = "" if is_proved else ", accuracy not proved"
@@ -458,14 +461,6 @@ def make_recommendation(
     if saved.value <= 0:
         why = "faster, but as many machines are paid for: it saves latency, not money"
     return Recommendation("stay", name, why, rule)
-
-
-def _explain_no_speedup(best: PricedOption | None) -> str:
-    if best is not None and best.option.ratio is None:
-        return "not timed in turns with the first row"
-    if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:
-        return "its speed-up was not re-measured"
-    return "no speed-up (within noise)"
 
 
 def format_months(count: float) -> str:
@@ -498,13 +493,6 @@ cost = make_verb(Cost, run)
 def price_sources(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
     """Price as `cost` does, under terms that are read."""
     offer = merge_sources([read_priced_source(path) for path in make_paths(sources)])
-    assumed = (*offer.notes, *_list_assumptions(terms, offer.options))
-    return tabulate_costs(
-        offer.options, terms, chosen=offer.chosen, tuning_s=offer.tuning_s, assumptions=assumed
-    )
-
-
-def _list_assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[str, ...]:
     sentences = []
     if (count := terms.processes) > 1:
         sentences.append(
@@ -520,7 +508,13 @@ def _list_assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[s
         )
     if terms.load_per_s is not None:
         sentences.append("machines are counted at full use; short queues need spare capacity")
-    if any(option.ratio is None for option in options):
+    if any(option.ratio is None for option in offer.options):
         sentences.append("rows without an interval were timed in another run than the first row")
     always = "costs per million and per 1,000 FPS-hours hold for a machine that is always busy"
-    return (*sentences, always)
+    return tabulate_costs(
+        offer.options,
+        terms,
+        chosen=offer.chosen,
+        tuning_s=offer.tuning_s,
+        assumptions=(*offer.notes, *sentences, always),
+    )

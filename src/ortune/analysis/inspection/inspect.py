@@ -275,7 +275,29 @@ def run(request: Inspect) -> Inspection:
     parts = divide_into_regions(Origin(inference[0]))
     node_accounts = list_accounts(inference[0], parts.of)
     moved = sum(entry.moved or 0 for entry in node_accounts)
-    odd = lint_model(loaded, inference[0], file.parse_outline(path), values)
+    odd = [*lint_model(loaded, inference[0], file.parse_outline(path), values)]
+    odd += _find_unfused_pairs(loaded, facts) if read else ()
+    # What a GPU that was asked for would refuse, or not record, wherever we are.
+    backend_names = {backend.name() for backend in backends}
+    if backend_names & {"tensorrt", "tensorrt-engine"}:
+        odd += gpu.lint_tensorrt(inference[0])
+    if backend_names & {"tensorrt", "cuda"}:
+        odd += gpu.lint_cuda_graph(inference[0])
+    skipped = ""
+    if not read:
+        lacking = [
+            "its digest",
+            "findings about weights (NaN, infinity, beyond float16, denormals)",
+        ]
+        if facts.quantized:
+            lacking += [
+                "which integer layers can saturate",
+                "Q/DQ pairs without an integer kernel",
+            ]
+        how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
+        skipped = (
+            f"not checked, as weights were not read: {', '.join(lacking)}; --read-weights {how}"
+        )
     node_outputs = (v for node in inference[0].graph.all_nodes() for v in node.outputs if v.name)
     placements = []
     for place, backend in enumerate(backends):
@@ -298,14 +320,8 @@ def run(request: Inspect) -> Inspection:
         tensors=tuple(list_large_tensors(loaded, inference[0], _TENSORS)),
         bodies=tuple(local_bodies(loaded)),
         functions=tuple(local_functions(loaded)),
-        lint=sort_findings(
-            [
-                *odd,
-                *(_find_unfused_pairs(loaded, facts) if read else ()),
-                *_lint_gpu(inference[0], backends),
-            ]
-        ),
-        skipped="" if read else _describe_skipped(size, facts),
+        lint=sort_findings(odd),
+        skipped=skipped,
         saturable=list_saturable_layers(loaded) if read else (),
         steps=tuple(_try_steps(path, facts)) if read else (),
         placement=tuple(placements),
@@ -328,24 +344,6 @@ def _try_steps(path: Path, facts: Facts) -> Iterator[TriedStep]:
                 if edit.count:
                     yield TriedStep(edit.step, edit.count, before, after)
                 before = after
-
-
-def _lint_gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:
-    """Yield what a GPU that was asked for would refuse, or not record, wherever we are."""
-    backend_names = {backend.name() for backend in backends}
-    if backend_names & {"tensorrt", "tensorrt-engine"}:
-        yield from gpu.lint_tensorrt(shaped)
-    if backend_names & {"tensorrt", "cuda"}:
-        yield from gpu.lint_cuda_graph(shaped)
-
-
-def _describe_skipped(size: int, facts: Facts) -> str:
-    """Name all that is missing because weights were not read."""
-    missing = ["its digest", "findings about weights (NaN, infinity, beyond float16, denormals)"]
-    if facts.quantized:
-        missing += ["which integer layers can saturate", "Q/DQ pairs without an integer kernel"]
-    how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
-    return f"not checked, as weights were not read: {', '.join(missing)}; --read-weights {how}"
 
 
 def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:

@@ -104,18 +104,6 @@ def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change
     return Change(frozenset(before - after), len(after - before))
 
 
-def find_weighted_nodes(model: ir.Model, ops: Iterable[str]) -> frozenset[str]:
-    """Return the names of the nodes of some operators that have a constant matrix."""
-    op_types = frozenset(ops)
-    return frozenset(
-        node.name
-        for node in edit.walk_nodes(model)
-        if node.op_type in op_types
-        and node.name
-        and any(map(_is_constant_matrix, node.inputs[1:]))
-    )
-
-
 def _is_constant_matrix(value: ir.Value | None) -> bool:
     """Whether a value is constant and of two dimensions or more; also behind a DQ."""
     if value is None:
@@ -150,21 +138,6 @@ def find_conv_activations(model: ir.Model) -> Iterator[frozenset[str]]:
             continue
         if len(list(source.outputs[0].uses())) == 1 and source.name and node.name:
             yield frozenset({source.name, node.name})
-
-
-def count_neighbours(model: ir.Model, nodes: Iterable[str]) -> Counter[str]:
-    """Count the operators that Q/DQ nodes stand beside: readers of a DQ, writers to a Q."""
-    node_names, counts = frozenset(nodes), Counter[str]()
-    for node in edit.walk_nodes(model):
-        if node.name not in node_names:
-            continue
-        if node.op_type == "QuantizeLinear":
-            source = node.inputs[0].producer() if node.inputs[0] else None
-            counts.update([source.op_type] if source else ["input"])
-        else:
-            readers = [use.node.op_type for out in node.outputs for use in out.uses()]
-            counts.update(readers or ["output"])
-    return counts
 
 
 def _trace_back(node: ir.Node, op: str) -> list[ir.Node]:
@@ -214,8 +187,14 @@ def suggest_quantization(
     ]
     seen: set[str] = set()
     for step in (item for item in offered if isinstance(item, Quantizer)):
-        ops = frozenset(getattr(step, "ops", ())) or MULTIPLYING
-        nodes = find_weighted_nodes(model, ops)
+        op_types = frozenset(getattr(step, "ops", ())) or MULTIPLYING
+        nodes = frozenset(
+            node.name
+            for node in edit.walk_nodes(model)
+            if node.op_type in op_types
+            and node.name
+            and any(map(_is_constant_matrix, node.inputs[1:]))
+        )
         layers = [
             item
             for item in kernel_verdicts
@@ -379,9 +358,18 @@ def _report_qdq_kernels(profile: Profile, model: ir.Model) -> Iterator[Action]:
             steps=("dequantize-at-load",),
         )
     activation_kernels = [qdq_kernel for qdq_kernel in qdq_kernels if qdq_kernel not in weights]
-    beside = count_neighbours(
-        model, [name for qdq_kernel in activation_kernels for name in qdq_kernel.sources]
-    )
+    # The operators that Q/DQ nodes stand beside: readers of a DQ, writers to a Q.
+    node_names = {name for qdq_kernel in activation_kernels for name in qdq_kernel.sources}
+    beside = Counter[str]()
+    for node in edit.walk_nodes(model):
+        if node.name not in node_names:
+            continue
+        if node.op_type == "QuantizeLinear":
+            source = node.inputs[0].producer() if node.inputs[0] else None
+            beside.update([source.op_type] if source else ["input"])
+        else:
+            readers = [use.node.op_type for out in node.outputs for use in out.uses()]
+            beside.update(readers or ["output"])
     where = ", ".join(f"{op} ({count})" for op, count in beside.most_common(_FEW))
     if activation_kernels:
         yield Action(
@@ -449,6 +437,8 @@ def _suggest_denormal_flush(facts: Facts, backend: Backend) -> Iterator[Action]:
         )
 
 
+_TRIED_S = 20.0
+"""Time for timing all of them together; building comes on top."""
 _SAMPLES = 16
 """Made-up samples that a quantizer calibrates on: enough for speed, never for accuracy."""
 
@@ -473,7 +463,6 @@ def evaluate_suggestions(
     data: str | Path | Callable[[], Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
-    seconds: float = 20,
     sink: Sink = ignore_event,
 ) -> tuple[Action, ...]:
     """Apply each action that names steps or a setting, and time it against the model as it is.
@@ -482,7 +471,6 @@ def evaluate_suggestions(
         profile: Of the model; its batch is timed.
         actions: The actions; those that name nothing to do come back as they are.
         data: Samples; made up when None, which is enough for time and not for accuracy.
-        seconds: Time for timing, all together; building comes on top.
 
     Raises:
         OrtuneError: The model or the data cannot be used.
@@ -517,7 +505,7 @@ def evaluate_suggestions(
             shapes=shapes,
             ranges=ranges,
             batch=profile.batch,
-            time=seconds,
+            time=_TRIED_S,
             sink=sink,
         )
     for place, ratio, row in zip(built, answer.ratios[1:], answer.rows[1:], strict=True):

@@ -111,17 +111,6 @@ NODE_DATA = "node_data.json"
 _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
 
 
-def build_node_data(profile: Profile) -> dict[str, Any]:
-    """Return what each node of the model takes, ms, as Model Explorer lays it over the graph."""
-    times_ms: defaultdict[str, float] = defaultdict(float)
-    for kernel in profile.kernels:
-        if kernel.sources:
-            times_ms[kernel.main or kernel.sources[0]] += kernel.time_ns / 1e6
-    colours = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#d1483f"}]
-    results = {name: {"value": ms} for name, ms in times_ms.items()}
-    return {profile.graph or "<main>": {"results": results, "gradient": colours}}
-
-
 def encode_profile(profile: Profile) -> dict[str, Any]:
     """Return a profile as plain JSON values, what is derived included."""
     return {
@@ -149,11 +138,19 @@ def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
     writer = csv.DictWriter(table, list(listed[0]) if listed else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(listed)
+    times_ms: defaultdict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        if kernel.sources:
+            times_ms[kernel.main or kernel.sources[0]] += kernel.time_ns / 1e6
+    colours = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#d1483f"}]
+    results = {name: {"value": ms} for name, ms in times_ms.items()}
     texts = (
         json.dumps(build_trace(profile), allow_nan=False),
         escape_control_chars(table.getvalue()),
         json.dumps(codec.make_jsonable(encode_profile(profile)), indent=1),
-        json.dumps(build_node_data(profile), allow_nan=False),
+        json.dumps(
+            {profile.graph or "<main>": {"results": results, "gradient": colours}}, allow_nan=False
+        ),
     )
     for path, text in zip(paths, texts, strict=True):
         write_text(path, text)

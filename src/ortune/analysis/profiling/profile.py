@@ -201,7 +201,12 @@ def list_kernels(
         if not executed.calls:
             continue
         node = fill_operands(executed, sources, origin, operands or {})
-        read = _mark_constants(node, constants)
+        reads, read = [name for name in node.reads if name], node.inputs
+        if len(reads) == len(read):
+            read = tuple(
+                replace(operand, constant=operand.constant or name in constants)
+                for name, operand in zip(reads, node.inputs, strict=True)
+            )
         packed = tuple(find_packed_weights(read, sources, origin))
         counts = Counter(parts.of[name] for name in sources if name in parts.of)
         region = counts.most_common(1)[0][0] if counts else region
@@ -259,16 +264,6 @@ def _classify_operator(op_type: str) -> str:
     if op_type == "Identity":
         return "copy"
     return "shape" if op_type in _SHAPE else ADDED.get(op_type, "compute")
-
-
-def _mark_constants(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
-    reads = [name for name in node.reads if name]
-    if len(reads) != len(node.inputs):
-        return node.inputs
-    return tuple(
-        replace(operand, constant=operand.constant or name in constants)
-        for name, operand in zip(reads, node.inputs, strict=True)
-    )
 
 
 def find_packed_weights(
@@ -370,9 +365,13 @@ def run(request: ProfileRequest) -> Profile:
                 notes.append(f"{error.what}: profiled on cpu instead")
                 backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
         operands = infer_operands(source, fed.stream, request.batch)
+    measured = None
     if request.ceilings:
         request.sink(Progress("measuring peak arithmetic rate and bandwidth"))
-    measured = _measure_ceilings(backend, notes) if request.ceilings else None
+        try:
+            measured = roofs.measure_ceilings(backend)
+        except OrtuneError as error:
+            notes.append(error.what)
     result = explain_runs(
         path, source, backend, runs, measured, notes, batch=request.batch, operands=operands
     )
@@ -482,14 +481,6 @@ def require_placement(path: Path, backend: Backend, recorded: Recorded) -> None:
             f"{path.name}",
             fix="leave this backend out with --on cpu, or give --allow-fallback",
         )
-
-
-def _measure_ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
-    try:
-        return roofs.measure_ceilings(backend)
-    except OrtuneError as error:
-        notes.append(error.what)
-        return None
 
 
 def _list_remarks(runs: Runs, traced: Lineage) -> list[str]:

@@ -169,8 +169,13 @@ def compute_roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     reading = ceilings.read_bandwidth or ceilings.bandwidth
     peak = ceilings.flops.get(find_arithmetic(kernel)) or ceilings.flops.get("float32")
     peak = peak or max(ceilings.flops.values(), default=0.0)
+    # The operations of a run, those inside an element's function counted.
+    operations = kernel.flops or 0
+    if kernel.op_type in _PER_ELEMENT:
+        elements = max((math.prod(operand.shape) for operand in kernel.outputs), default=0)
+        operations = kernel.calls * _PER_ELEMENT[kernel.op_type] * elements
     return Roofs(
-        compute=1e9 * _count_operations(kernel) / peak if peak else 0.0,
+        compute=1e9 * operations / peak if peak else 0.0,
         bandwidth=1e9 * (from_memory / reading + far / ceilings.bandwidth),
         cache=1e9 * near / ceilings.cache_bandwidth if fits else 0.0,
         overhead=ceilings.overhead_ns * kernel.calls,
@@ -192,15 +197,6 @@ def _judge_kernel(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofl
         ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0,
         gain,
     )
-
-
-def _count_operations(kernel: Kernel) -> float:
-    """Return the operations of a run, those inside an element's function counted."""
-    each = _PER_ELEMENT.get(kernel.op_type)
-    if each is None:
-        return kernel.flops or 0
-    elements = max((math.prod(operand.shape) for operand in kernel.outputs), default=0)
-    return kernel.calls * each * elements
 
 
 def _count_bytes(kernel: Kernel) -> tuple[int, int]:

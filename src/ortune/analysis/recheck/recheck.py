@@ -13,7 +13,7 @@ from ortune.bundle.engine import consent
 from ortune.bundle.engine.golden import TOLERANCE_DB, explain_difference, snr_db
 from ortune.bundle.engine.manifest import Manifest
 from ortune.bundle.engine.signing import verify_signature
-from ortune.bundle.read import Bundle, BundledPlan, read_bundle
+from ortune.bundle.read import read_bundle
 from ortune.bundle.source import unpack_bundle
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -152,7 +152,13 @@ def run(request: Recheck) -> RecheckResult:
             custom_ops=request.allow_custom_ops,
             require_signature=request.require_signature,
         )
-        why_not = explain_no_replay(plan) if request.timed else "not asked for"
+        why_not = ""
+        if not request.timed:
+            why_not = "not asked for"
+        elif len(plan.models) > 1:
+            why_not = "a bundle of several models does not say how often each is called"
+        elif plan.baseline is None:
+            why_not = "the original ran on code of its own, which a bundle does not bring"
         replays = []
         # All are added where they are missing before anything is timed.
         places = [ensure_environment(row, request.sink).name for row in releases]
@@ -211,15 +217,6 @@ class ReplayTiming:
 
     ratio: Interval | None = None
     beside: Interval | None = None
-
-
-def explain_no_replay(plan: UnpackedPlan) -> str:
-    """Say why a bundle's benchmark cannot be replayed; empty where it can."""
-    if len(plan.models) > 1:
-        return "a bundle of several models does not say how often each is called"
-    if plan.baseline is None:
-        return "the original ran on code of its own, which a bundle does not bring"
-    return ""
 
 
 def replay_plan(
@@ -317,7 +314,7 @@ def _time_plan(
 ) -> ReplayTiming:
     """Time original and plan there in turns, and the plan here beside them."""
     (name, model), baseline = next(iter(plan.models.items())), plan.baseline
-    assert baseline is not None, "asked after explain_no_replay"
+    assert baseline is not None, "`run` says why it is not timed"
     driven, inputs = plan.job.workload, plan.golden[name][0]
     sides = [
         Contestant(plan.originals[name], baseline, driven, environment=environment),
@@ -372,7 +369,21 @@ def unpack_plan(
     if require_signature is not None:
         verify_signature(path, require_signature)
     bundle = read_bundle(path)
-    trial, plan = _find_plan(bundle, key)
+    evidence = bundle.evidence.trials
+    if not evidence:
+        raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")
+    # Bundles of format 1 do not name the key.
+    keys = [candidate.packed.key or evidence[-1].key for candidate in bundle.plans]
+    position = next(
+        (place for place, candidate in enumerate(keys) if candidate.startswith(key)), None
+    )
+    if position is None:
+        raise BadSettings(
+            f"{bundle.path} holds no plan '{shorten_text(key, 40)}'",
+            fix=f"use one of: {', '.join(candidate[:8] for candidate in keys)}",
+        )
+    trial = [candidate for candidate in evidence if candidate.key == keys[position]][-1]
+    plan = bundle.plans[position]
     manifest = unpack_bundle(path, folder, plan.packed, custom_ops=custom_ops)
     golden = {
         name: (folder / pair.inputs, folder / pair.outputs)
@@ -400,24 +411,6 @@ def unpack_plan(
         {name: folder / member for name, member in manifest.fallback.items()},
         golden,
     )
-
-
-def _find_plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
-    """Return a plan and what was measured of it; bundles of format 1 do not name the key."""
-    evidence = bundle.evidence.trials
-    if not evidence:
-        raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")
-    keys = [candidate.packed.key or evidence[-1].key for candidate in bundle.plans]
-    position = next(
-        (place for place, candidate in enumerate(keys) if candidate.startswith(key)), None
-    )
-    if position is None:
-        raise BadSettings(
-            f"{bundle.path} holds no plan '{shorten_text(key, 40)}'",
-            fix=f"use one of: {', '.join(candidate[:8] for candidate in keys)}",
-        )
-    trials = [trial for trial in evidence if trial.key == keys[position]]
-    return trials[-1], bundle.plans[position]
 
 
 def _read_baseline(stored_baseline: Backend, manifest: Manifest, folder: Path) -> Backend | None:

@@ -250,7 +250,7 @@ class Descent:
             with closing(fresh):
                 self._report_progress(setting)
                 for live_pair in fresh:
-                    pairs.append(self._apply_waiting(live_pair.pair))
+                    pairs.append(self._include_waiting(live_pair.pair))
                     ratio = stats.latency_ratio(pairs)
                     tried = replace(tried, ratio=ratio)
                     self._report_progress(setting)
@@ -299,7 +299,7 @@ class Descent:
         fresh = fresh_pairs(*starts, stats.PAIRS, claim_effort(self._pair_s))
         with closing(fresh):
             for live_pair in fresh:
-                pairs.append(self._apply_waiting(live_pair.pair))
+                pairs.append(self._include_waiting(live_pair.pair))
                 sample = [
                     ns for block in live_pair.pair.blocks for ns in block.baseline.latency_ns
                 ]
@@ -325,25 +325,24 @@ class Descent:
             claimed=self.best != self.target.backend,
         )
 
-    def _apply_waiting(self, pair: Pair) -> Pair:
-        return include_waiting(pair) if self.waiting else pair
+    def _include_waiting(self, pair: Pair) -> Pair:
+        """Return a pair in which every entry counts, waiting included, if `waiting`.
 
+        Where most entries waited, a run takes either its own time or a neighbour's time slice
+        more: the mean of a burst then says what its median hides.
+        """
+        if not self.waiting:
+            return pair
+        averaged = stats.compute_disturbed_share([pair]) > 0.5
 
-def include_waiting(pair: Pair) -> Pair:
-    """Return a pair in which every entry counts, waiting included.
+        def side(burst: Burst) -> Burst:
+            if not averaged:
+                return replace(burst, waited=(-1.0,) * len(burst.waited))
+            runs = burst.runs_each * len(burst.latency_ns)
+            return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
 
-    Where most entries waited, a run takes either its own time or a neighbour's time slice more:
-    the mean of a burst then says what its median hides.
-    """
-    averaged = stats.compute_disturbed_share([pair]) > 0.5
-
-    def side(burst: Burst) -> Burst:
-        if not averaged:
-            return replace(burst, waited=(-1.0,) * len(burst.waited))
-        runs = burst.runs_each * len(burst.latency_ns)
-        return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
-
-    return Pair(tuple(Block(side(block.baseline), side(block.candidate)) for block in pair.blocks))
+        blocks = (Block(side(block.baseline), side(block.candidate)) for block in pair.blocks)
+        return Pair(tuple(blocks))
 
 
 def cpu_ns(worker: Worker, runs: int) -> int:

@@ -456,29 +456,25 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
         value.replace_all_uses_with(values[str(value.name)])
     replacements = {str(value.name): value for value in part.graph.outputs}
     part.graph.outputs.clear()
-    _move_contents(part.graph, model.graph)
+    # Move nodes and weights over, under names of their own.
+    weights = list(part.graph.initializers.values())
+    nodes = list(part.graph)
+    part.graph.initializers.clear()
+    part.graph.remove(nodes)
+    outer = [body for node in nodes for body in edit.list_bodies(node)]
+    bodies = dict.fromkeys(subgraph for body in outer for subgraph in (body, *body.subgraphs()))
+    inside = (v for body in bodies for v in (*body.inputs, *(o for n in body for o in n.outputs)))
+    part_outputs = (value for node in nodes for value in node.outputs)
+    named: list[ir.Node | ir.Value] = [*nodes, *weights, *part_outputs, *inside]
+    for item in named:
+        if item.name:
+            item.name = f"{_MARK}{item.name}"
+    for value in weights:
+        model.graph.register_initializer(value)
+    edit.insert_first(model.graph, *nodes)
     for name, new in replacements.items():
         redirect_uses(values[name], new)
     model.graph.sort()
     prune.drop_dead(model)
     names.make_names_unique(model)
     return model
-
-
-def _move_contents(source: ir.Graph, graph: ir.Graph) -> None:
-    """Move nodes and weights over, under names of their own."""
-    weights = list(source.initializers.values())
-    nodes = list(source)
-    source.initializers.clear()
-    source.remove(nodes)
-    outer = [body for node in nodes for body in edit.list_bodies(node)]
-    bodies = dict.fromkeys(subgraph for body in outer for subgraph in (body, *body.subgraphs()))
-    inside = (v for body in bodies for v in (*body.inputs, *(o for n in body for o in n.outputs)))
-    outputs = (value for node in nodes for value in node.outputs)
-    named: list[ir.Node | ir.Value] = [*nodes, *weights, *outputs, *inside]
-    for item in named:
-        if item.name:
-            item.name = f"{_MARK}{item.name}"
-    for value in weights:
-        graph.register_initializer(value)
-    edit.insert_first(graph, *nodes)

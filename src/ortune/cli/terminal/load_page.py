@@ -11,7 +11,7 @@ from ortune.core import wording as say
 from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Pill, Table, Text, Tile
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.results import Page
-from ortune.reporting.sections.common.doubts import count_disturbances
+from ortune.reporting.sections.common.plans import count_disturbances
 from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.loadtest import LoadTestResult
 

@@ -71,7 +71,9 @@ def build_dataclass(
             checked[key] = _convert_value(hints[key], value, known_only)
         except BadSettings as error:
             raise BadSettings(f"{label}({key}=...): {error.what}", fix=error.fix) from None
-    if missing := [name for name in _list_required(dataclass) if name not in checked]:
+    none = dataclasses.MISSING
+    required = [f for f in dataclasses.fields(dataclass) if f.default is f.default_factory is none]
+    if missing := [f.name for f in required if f.name not in checked]:
         raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give these fields too")
     instance = kind(**checked)
     check_numbers(instance, checked)
@@ -91,18 +93,15 @@ def check_numbers(instance: object, field_names: Collection[str], *, here: bool 
     Raises:
         BadSettings: One is not finite, or out of bounds.
     """
-    plugin = isinstance(instance, Plugin)
     kind: Any = type(instance)
-    for name, limits in bounds.read_field_bounds(
-        kind, bounds.Bounds() if plugin else None
-    ).items():
+    default, label = None, kind.__name__
+    if isinstance(instance, Plugin):
+        default, label = bounds.Bounds(), instance.name()
+    for name, limits in bounds.read_field_bounds(kind, default).items():
         if name in field_names:
             try:
                 limits.check(getattr(instance, name), here=here)
             except BadSettings as error:
-                label = (
-                    instance.name() if isinstance(instance, Plugin) else type(instance).__name__
-                )
                 raise BadSettings(f"{label}({name}=...): {error.what}", fix=error.fix) from None
 
 
@@ -117,11 +116,6 @@ def make_jsonable(value: object) -> Any:
         value = value.tolist()
         return make_jsonable(value) if isinstance(value, list) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _list_required(kind: Any) -> list[str]:
-    none = dataclasses.MISSING
-    return [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is none]
 
 
 def _convert_value(kind: Any, data: Any, known_only: bool) -> Any:
@@ -144,9 +138,14 @@ def _convert_value(kind: Any, data: Any, known_only: bool) -> Any:
         return {key: _convert_value(args[1], item, known_only) for key, item in data.items()}
     if origin is typing.Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return _convert_choice(kind, args or tuple(kind), data)
-    if dataclasses.is_dataclass(kind):
-        return _convert_dataclass(cast(type, kind), data, known_only)
-    return _convert_plain(kind, data)
+    if not dataclasses.is_dataclass(kind):
+        return _convert_plain(kind, data)
+    if isinstance(data, cast(type, kind)):
+        return data
+    if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
+        name = getattr(kind, "folder", kind.__name__)
+        raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
+    return build_dataclass(cast(type, kind), data, known_only=known_only)
 
 
 def _build_plugin(
@@ -195,15 +194,6 @@ def _convert_choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
             return option
     named = ", ".join(str(getattr(option, "value", option)) for option in options)
     raise BadSettings(f"{data!r:.80} is not allowed", fix=f"use one of {named}")
-
-
-def _convert_dataclass(kind: type, data: Any, known_only: bool) -> Any:
-    if isinstance(data, kind):
-        return data
-    if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
-        name = getattr(kind, "folder", kind.__name__)
-        raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
-    return build_dataclass(kind, data, known_only=known_only)
 
 
 _NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}

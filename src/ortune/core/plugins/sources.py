@@ -88,7 +88,13 @@ def _find_imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the imports of a block at any depth, and drop its docstrings on the way."""
     for field in _BLOCKS:
         kept = [
-            statement for statement in getattr(block, field, ()) if not _is_docstring(statement)
+            statement
+            for statement in getattr(block, field, ())
+            if not (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+            )
         ]
         if kept and isinstance(kept, list):
             setattr(block, field, kept)
@@ -102,14 +108,6 @@ def _find_imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
                 yield from _find_imports(statement)
             else:
                 yield from _find_imports(statement)
-
-
-def _is_docstring(statement: ast.AST) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
 
 
 def _list_targets(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:

@@ -129,8 +129,15 @@ def _load_class(
         if inspect.isclass(item) and issubclass(item, base) and item is not base
     }
     if name is None or name not in classes:
+        kind = base.__name__.lower()
+        if name is None:
+            what = f"'{path}' is a file, and the {kind} in it is not named"
+        elif hasattr(module, name):
+            what = f"'{name}' in {path} is not {with_article(kind)}"
+        else:
+            what = f"{path} has no '{name}'"
         raise UnknownPlugin(
-            _describe_absence(module, path, name, base),
+            what,
             fix=_suggest_names(path, name, list(classes)),
         )
     cls = classes[name]
@@ -164,15 +171,6 @@ def _run_module(path: Path, full: str, content: bytes, key: str) -> ModuleType:
     finally:
         sys.meta_path.remove(neighbours)
     return module
-
-
-def _describe_absence(module: ModuleType, path: Path, name: str | None, base: type[Plugin]) -> str:
-    kind = base.__name__.lower()
-    if name is None:
-        return f"'{path}' is a file, and the {kind} in it is not named"
-    if hasattr(module, name):
-        return f"'{name}' in {path} is not {with_article(kind)}"
-    return f"{path} has no '{name}'"
 
 
 def _suggest_names(path: Path, name: str | None, names: list[str]) -> str:

@@ -22,10 +22,11 @@ from ortune.core.plan_label import label_plan
 from ortune.core.progress.wrapping import crop_text
 from ortune.core.trial import Plan, Status, Trial
 from ortune.core.wording import (
+    NONE,
     describe_speedup,
     format_count,
+    format_estimate,
     format_milliseconds,
-    format_speedup,
     shorten_metric,
 )
 
@@ -102,10 +103,7 @@ def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
 
 def _estimate_speed(trial: Trial) -> str:
     """Write a speed-up in a few letters, one without an interval as about that."""
-    if trial.shown_ratio is None:
-        return "-"
-    speed = trial.shown_ratio.inverse()
-    return f"{'' if speed.is_bounded else '~'}{format_speedup(speed)}"
+    return NONE if trial.shown_ratio is None else format_estimate(trial.shown_ratio.inverse())
 
 
 def format_clock(seconds: float) -> str:
@@ -209,7 +207,9 @@ class Board:
         if self._budget is None and self._work is not None and self._work.total:
             parts.append(f"{100 * min(1.0, self._work.done / self._work.total):.0f} %")
         parts.append(
-            self._format_elapsed() if remaining_s is None else f"{format_clock(remaining_s)} left"
+            f"{format_clock(time.monotonic() - self._since)} so far"
+            if remaining_s is None
+            else f"{format_clock(remaining_s)} left"
         )
         if self._work is not None and self._work.pace:
             parts.append(self._work.pace)
@@ -244,9 +244,6 @@ class Board:
             share = work.done / work.total if work is not None and work.total else 0.0
         self._share = max(self._share, min(1.0, share))
         return self._share
-
-    def _format_elapsed(self) -> str:
-        return f"{format_clock(time.monotonic() - self._since)} so far"
 
     def _beats_best(self, trial: Trial) -> bool:
         seems = trial.status is Status.OK and acceptance.seems_faster(trial)

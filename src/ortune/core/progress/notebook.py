@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,6 @@ from ortune.core.progress.board import Board, describe_event
 
 _COLUMNS = 100
 _DRAWN_S = 0.2
-
-
-def runs_here() -> bool:
-    """Whether this process is a notebook's kernel: one that only imported its package is none."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 @contextmanager

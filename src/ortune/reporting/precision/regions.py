@@ -59,7 +59,13 @@ def format_cost(regions: Sequence[RegionCost]) -> str:
     """Write what regions cost in accuracy: one with its interval, several from least to most."""
     values = sorted(region.accuracy_cost.value for region in regions)
     if len(regions) == 1 or math.isnan(sum(values)):
-        return format_estimate(regions[0].accuracy_cost, 1.0)
+        interval = regions[0].accuracy_cost
+        if math.isnan(interval.value):
+            return "-"
+        if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+            return f"about {format_number(interval.value)}"
+        low, high = format_number(interval.low), format_number(interval.high)
+        return f"{format_number(interval.value)} [{low}, {high}]"
     return f"{format_number(values[0])} to {format_number(values[-1])}"
 
 
@@ -73,16 +79,6 @@ def format_gain(regions: Sequence[RegionCost]) -> str:
         return "-"
     most = f", at most {format_number(100 * gained.high)}" if gained.high > gained.value else ""
     return f"about {format_number(100 * gained.value)}{most}" if gained.value or most else "0"
-
-
-def format_estimate(interval: Interval, scale: float) -> str:
-    """Write an estimate with its ends, scaled; the ends are left out where nothing bounds it."""
-    if math.isnan(interval.value):
-        return "-"
-    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return f"about {format_number(scale * interval.value)}"
-    low, high = format_number(scale * interval.low), format_number(scale * interval.high)
-    return f"{format_number(scale * interval.value)} [{low}, {high}]"
 
 
 def format_number(value: float) -> str:
@@ -158,7 +154,10 @@ def build_survey_blocks(
         yield draw_regions(points, region_survey.unit)
     if folds:
         yield Heading("Every region", folded=True)
-    groups = group_alike(region_survey.regions, _make_fold_key)
+    # Regions of a pattern stand in a row where the same became of them; failed ones by reason.
+    groups = group_alike(
+        region_survey.regions, lambda entry: (entry.cost.pattern, entry.winner, entry.became)
+    )
     groups.sort(key=lambda group: cost_per_time(group[0].cost), reverse=True)
     shown = groups if show_all else groups[:_SHOWN]
     yield Table(
@@ -168,11 +167,6 @@ def build_survey_blocks(
     )
     if len(shown) < len(groups):
         yield Text(f"{format_count(len(groups) - len(shown), 'more row')}; -v shows all.")
-
-
-def _make_fold_key(entry: RegionExplanation) -> Hashable:
-    """Regions of a pattern stand in a row where the same became of them; failed ones by reason."""
-    return (entry.cost.pattern, entry.winner, entry.became)
 
 
 def _select_tone(entry: RegionExplanation) -> str:
@@ -201,7 +195,21 @@ def build_sensitivity_parts(
 ) -> tuple[Part, ...]:
     """Return the table, what follows from it and the picture; `show_all`: a row a region."""
     title = f"{sensitivity.precision} by {sensitivity.by}, on {sensitivity.on}"
-    blocks: list[Block] = [Heading(title), Text(_describe_total(sensitivity))]
+    unit = f" ({sensitivity.unit})" if sensitivity.unit else ""
+    counted = format_count(len(sensitivity.regions), "region")
+    labels = {
+        "node": counted.replace("region", "node"),
+        "op": counted.replace("region", "operator"),
+    }
+    kept = "from the cache" if sensitivity.kept else f"measured in {sensitivity.seconds:.0f} s"
+    blocks: list[Block] = [
+        Heading(title),
+        Text(
+            f"{labels.get(sensitivity.by, counted)}, {kept}, on "
+            f"{format_count(sensitivity.samples, 'sample')}. All "
+            f"together cost {format_number(sensitivity.whole_cost)}{unit}."
+        ),
+    ]
     if sum(map(is_drawable, sensitivity.regions)) > 1:
         blocks.append(draw_sensitivity(sensitivity))
     groups = [[region] for region in sensitivity.regions]
@@ -223,7 +231,22 @@ def build_sensitivity_parts(
     blocks.append(Table((*head, "cost per 1 % saved"), rows, marks))
     if more := len(groups) - len(shown):
         blocks.append(Text(f"{format_count(more, 'row')} more; -v shows all."))
-    blocks += _build_remarks(sensitivity)
+    much = [pair for pair in sensitivity.shared if pair.cost >= _MUCH * sensitivity.whole_cost > 0]
+    if much:
+        pairs = "; ".join(
+            f"{pair.one} and {pair.two} {format_number(pair.cost)}" for pair in much[:_NAMED]
+        )
+        text = (
+            f"Neighbours that share a loss: {pairs}. Leaving only one of the two in float does "
+            "not win it back."
+        )
+        blocks.append(Text(text))
+    if sensitivity.not_reached:
+        names = ", ".join(sensitivity.not_reached[:_NAMED])
+        unnamed = len(sensitivity.not_reached) - _NAMED
+        suffix = f" and {format_count(unnamed, 'other')}" if unnamed > 0 else ""
+        text = f"Not measured, out of time: {names}{suffix}. Give more --time."
+        blocks.append(Text(text, "warn"))
     return (Part("sensitivity", tuple(blocks)),)
 
 
@@ -266,39 +289,3 @@ def _format_ratio(value: float) -> str:
     if value == float("inf"):
         return "saves nothing"
     return "-" if value == float("-inf") else format_number(value)
-
-
-def _describe_total(sensitivity: Sensitivity) -> str:
-    unit = f" ({sensitivity.unit})" if sensitivity.unit else ""
-    counted = format_count(len(sensitivity.regions), "region")
-    labels = {
-        "node": counted.replace("region", "node"),
-        "op": counted.replace("region", "operator"),
-    }
-    kept = "from the cache" if sensitivity.kept else f"measured in {sensitivity.seconds:.0f} s"
-    return (
-        f"{labels.get(sensitivity.by, counted)}, {kept}, on "
-        f"{format_count(sensitivity.samples, 'sample')}. All "
-        f"together cost {format_number(sensitivity.whole_cost)}{unit}."
-    )
-
-
-def _build_remarks(sensitivity: Sensitivity) -> list[Block]:
-    blocks: list[Block] = []
-    much = [pair for pair in sensitivity.shared if pair.cost >= _MUCH * sensitivity.whole_cost > 0]
-    if much:
-        pairs = "; ".join(
-            f"{pair.one} and {pair.two} {format_number(pair.cost)}" for pair in much[:_NAMED]
-        )
-        text = (
-            f"Neighbours that share a loss: {pairs}. Leaving only one of the two in float does "
-            "not win it back."
-        )
-        blocks.append(Text(text))
-    if sensitivity.not_reached:
-        names = ", ".join(sensitivity.not_reached[:_NAMED])
-        more = len(sensitivity.not_reached) - _NAMED
-        suffix = f" and {format_count(more, 'other')}" if more > 0 else ""
-        text = f"Not measured, out of time: {names}{suffix}. Give more --time."
-        blocks.append(Text(text, "warn"))
-    return blocks

@@ -92,25 +92,6 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     )
 
 
-def summarize_timeline(timeline: Timeline) -> Part:
-    """Return what a timeline says at a glance."""
-    last, plain = timeline.cheapest[-1], timeline.find_line(NONE)
-    best = timeline.find_line(last.name)
-    since = "from the first" if last.since < 1 else f"from {format_inferences(last.since)} on"
-    stays = best.name == plain.name
-    pills = [Pill("no optimization is cheapest" if stays else f"{best.name} is cheapest, {since}")]
-    tiles = [
-        Tile(title, format_seconds(now), "" if stays else f"was {format_seconds(before)}")
-        for title, before, now in (
-            ("an inference", plain.inference_s, best.inference_s),
-            ("a session", plain.session_s, best.session_s),
-        )
-    ]
-    tiles.append(Tile("paid once", format_seconds(best.once_s) if best.once_s else "nothing"))
-    tiles.append(Tile("a session serves", f"{timeline.per_session:,.6g}", "inferences"))
-    return summarize(pills, tiles)
-
-
 def list_timeline_remarks(result: Timeline) -> list[str]:
     """Say what quantizing in every session costs, what saved files bring, and what is open."""
     texts = []
@@ -228,7 +209,23 @@ def run(request: TimelinePage) -> Timeline:
     result = timing.run(request)
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        parts = (summarize_timeline(result), build_timeline_part(result))
+        last, plain = result.cheapest[-1], result.find_line(NONE)
+        best = result.find_line(last.name)
+        since = "from the first" if last.since < 1 else f"from {format_inferences(last.since)} on"
+        stays = best.name == plain.name
+        pills = [
+            Pill("no optimization is cheapest" if stays else f"{best.name} is cheapest, {since}")
+        ]
+        tiles = [
+            Tile(title, format_seconds(now), "" if stays else f"was {format_seconds(before)}")
+            for title, before, now in (
+                ("an inference", plain.inference_s, best.inference_s),
+                ("a session", plain.session_s, best.session_s),
+            )
+        ]
+        tiles.append(Tile("paid once", format_seconds(best.once_s) if best.once_s else "nothing"))
+        tiles.append(Tile("a session serves", f"{result.per_session:,.6g}", "inferences"))
+        parts = (summarize(pills, tiles), build_timeline_part(result))
         write_text(out, render_page(Path(request.model).name, parts, foot))
     return result
 

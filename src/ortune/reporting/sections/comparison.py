@@ -35,12 +35,12 @@ class ComparisonSection(Section):
             ("ran on", *(_describe_placement(trial) for trial in trials)),
             (
                 "peak memory, MB",
-                *(say.format_measurement(trial, "peak_rss", 1e6) for trial in trials),
+                *(say.format_measurement(trial, "peak_rss") for trial in trials),
             ),
-            ("load, ms", *(say.format_measurement(trial, "load_ns", 1e6) for trial in trials)),
+            ("load, ms", *(say.format_measurement(trial, "load_ns") for trial in trials)),
             (
                 "first run, ms",
-                *(say.format_measurement(trial, "first_ns", 1e6) for trial in trials),
+                *(say.format_measurement(trial, "first_ns") for trial in trials),
             ),
         ]
         yield Heading(" and ".join(names).capitalize())

@@ -11,7 +11,7 @@ from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Limit, Point, Scatter, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
+from ortune.reporting.sections.common.plans import PLAN_LEGEND, select_tone
 
 
 @dataclass(frozen=True)

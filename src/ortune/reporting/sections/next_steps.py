@@ -16,7 +16,7 @@ from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.settings import REPEAT
 from ortune.core.study import AT_WORK, Study
 from ortune.core.trial import UntriedPlan, Verdict
-from ortune.reporting.sections.common.doubts import list_doubts
+from ortune.reporting.sections.common.plans import list_doubts
 
 _LIKELY = 0.5
 """Chance within the budget from which an untried plan is worth naming."""

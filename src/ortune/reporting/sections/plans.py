@@ -12,7 +12,7 @@ from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.section import Block, Estimate, Heading, Intervals, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
+from ortune.reporting.sections.common.plans import PLAN_LEGEND, select_tone
 
 _MOST = 24
 """Rows at most; the table names all."""

@@ -11,7 +11,7 @@ from ortune.core import wording as say
 from ortune.core.acceptance import LOST, Outcome, classify_outcome, compare_latency
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Trial
+from ortune.core.trial import Trial
 
 _ORDER = (
     Outcome.FASTER,
@@ -90,19 +90,13 @@ def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
     original = trial.key == study.baseline.key
     return (
         study.label(trial.plan),
-        _format_estimate(study.speedup(trial)),
+        say.format_estimate(study.speedup(trial)),
         say.NONE if original else say.format_span(study.speedup(trial)),
         say.format_score(study, trial),
         say.format_megabytes(trial.size),
         say.describe_verdict(trial) if not original else "",
         _explain_rank(study, trial),
     )
-
-
-def _format_estimate(speed: Interval) -> str:
-    """Write a speed-up; one without an interval is about that."""
-    figure = say.format_speedup(speed)
-    return figure if speed.is_bounded or figure == say.NONE else f"~{figure}"
 
 
 def _explain_rank(study: Study, trial: Trial) -> str:

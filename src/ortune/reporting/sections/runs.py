@@ -11,7 +11,7 @@ from ortune.core.section import Block, Chart, Heading, Line, Lines, Section, Tab
 from ortune.core.study import Study
 from ortune.core.trial import Burst, Trial
 from ortune.measurement.arrivals.lanes import percentile
-from ortune.reporting.sections.common.doubts import BUSY, WAITED
+from ortune.reporting.sections.common.plans import BUSY, WAITED
 
 _POINTS = 200
 """Of a curve and of a plot of runs, at most, so that a page stays small."""

@@ -13,7 +13,7 @@ from ortune.core.section import Block, Chart, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.reporting.charts.style import TONES, colour
-from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
+from ortune.reporting.sections.common.plans import PLAN_LEGEND, select_tone
 
 _UNTRIED = 5
 

@@ -11,7 +11,7 @@ from ortune.core import wording as say
 from ortune.core.section import Block, Pill, Pills, Section, Tile, Tiles
 from ortune.core.study import AT_WORK, Study
 from ortune.core.trial import Trial, Verdict
-from ortune.reporting.sections.common.doubts import (
+from ortune.reporting.sections.common.plans import (
     BUSY,
     compute_waiting_share,
     count_disturbances,
@@ -72,7 +72,7 @@ def _make_tiles(study: Study, best: Trial) -> Iterator[Tile]:
     yield _make_speed_tile(study, best)
     yield _make_score_tile(study, best)
     first, changed = study.baseline, best.key != study.baseline.key
-    peaks = [say.format_measurement(trial, "peak_rss", 1e6) for trial in (first, best)]
+    peaks = [say.format_measurement(trial, "peak_rss") for trial in (first, best)]
     yield Tile(
         "file",
         f"{say.format_megabytes(best.size)} MB",

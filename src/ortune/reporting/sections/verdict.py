@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ortune.core.acceptance import FASTEST, Outcome
 from ortune.core.section import Block, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
-from ortune.reporting.sections.common.doubts import list_doubts
+from ortune.reporting.sections.common.plans import list_doubts
 
 _PARTS = {
     "search": "for the search",
@@ -46,8 +47,23 @@ class VerdictSection(Section):
         if study.header.doubt:
             yield Text(f"{study.header.doubt}.", "warn")
         yield Text(describe_answer(study), _select_tone(study, best))
-        yield from (Text(line, "warn") for line in describe_undecided(study))
-        yield from (Text(line, tone) for line, tone in describe_choice(study))
+        # What is faster and not handed out, as too few samples speak for its accuracy.
+        for trial in study.undecided[:1]:
+            assert trial.score is not None
+            speed = say.describe_speedup(trial.shown_ratio)
+            change = say.describe_change(study, trial.score)
+            needed = say.describe_needed(trial.score)
+            text = f"Faster, but not handed out: {study.label(trial.plan)}, {speed}: {change} "
+            text += f"(90 % interval); that does not decide it. {needed[0].upper()}{needed[1:]}."
+            yield Text(text, "warn")
+        goal = study.job.wanted
+        if goal.describe_excess(best):
+            text = "No plan meets this limit and the accuracy budget without being slower."
+            yield Text(text, "warn")
+        if goal != FASTEST:
+            least = f"the least {goal.prefer} of the plans that are no slower"
+            least = "the fastest plan" if goal.prefer == "speed" else least
+            yield Text(f"Chosen by: {least} ({goal}).")
         if best.key != study.baseline.key and (meaning := say.explain_verdict(best.score)):
             yield Text(f"Accuracy {meaning}.")
         yield from (Text(line, "warn") for line in list_doubts(study, best))
@@ -64,7 +80,11 @@ class VerdictSection(Section):
         tried += f"; {link}." if untried_count else "."
         links = ((link, "untried"),) if study.ending.left_out else ()
         yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip(), links=links)
-        yield from (Text(line, "warn") for line in _describe_unconfirmed(study))
+        pack = f"ortune pack {shlex.quote(study.root)} -o model.ortune"
+        for trial in study.unconfirmed:  # it looked faster, and is not handed out
+            speed = f"{say.describe_speedup(trial.shown_ratio)}, measured once"
+            how = f"({pack} --plan {trial.key[:8]} --unconfirmed)"
+            yield Text(f"Not re-measured: {study.label(trial.plan)}, {speed} {how}.", "warn")
         made_up = study.samples.get("calibration") == 0  # nothing is calibrated on such samples
         budget = say.shorten_groups(str(study.budget))
         rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
@@ -83,7 +103,12 @@ class VerdictSection(Section):
                 "precision are tried too, which are often much faster.",
                 "warn",
             )
-        yield from map(Text, say.list_changed_figures(best.scores))
+        for score in best.scores[1:]:
+            if math.isfinite(score.base):
+                values = f"{say.format_score_value(score.base)} -> "
+                values += say.format_score_value(score.value)
+                count = say.format_count(score.samples, "sample")
+                yield Text(f"Beside it: {say.shorten_metric(score.metric)} {values} ({count}).")
         yield from (
             Text(f"Not decisive: {text}.", "warn") for text in say.list_failed_outputs(best.scores)
         )
@@ -91,21 +116,13 @@ class VerdictSection(Section):
 
 def describe_answer(study: Study) -> str:
     """Return the study's result as one line; what could not be tried is not called slower."""
-    untold = _describe_cut_short(study)
-    return f"{_describe_best(study)}{'; ' * bool(untold)}{untold}"
-
-
-def _describe_cut_short(study: Study) -> str:
-    """Say how many plans something from outside ended, and what; empty where there are none."""
-    causes = dict.fromkeys(str(trial.interruption) for trial in study.cut_short)
-    if not causes:
-        return ""
-    tried = {trial.key for trial in study.trials} - {study.baseline.key}
-    plans = len({trial.key for trial in study.cut_short})
-    return (
-        f"{plans} of {say.format_count(len(tried), 'plan')} could not be tried to the end: "
-        f"{', '.join(causes)}"
-    )
+    answer = _describe_best(study)
+    if causes := dict.fromkeys(str(trial.interruption) for trial in study.cut_short):
+        tried = {trial.key for trial in study.trials} - {study.baseline.key}
+        plans = len({trial.key for trial in study.cut_short})
+        count = f"{plans} of {say.format_count(len(tried), 'plan')}"
+        answer += f"; {count} could not be tried to the end: {', '.join(causes)}"
+    return answer
 
 
 def _describe_best(study: Study) -> str:
@@ -121,50 +138,20 @@ def _describe_best(study: Study) -> str:
     under = "" if plain else f" under {study.job.workload}"
     times = f"{say.format_speedup(speed)} as fast as the original{under}"
     faster = f"{times} (99 % interval {say.format_span(speed)})"
-    saved, accuracy = _describe_saving(study, best), _describe_accuracy(study, best)
-    return f"{saved}{faster} by {study.label(best.plan)}; {accuracy}"
-
-
-def describe_undecided(study: Study) -> Iterable[str]:
-    """Say what is faster and not handed out, as too few samples speak for its accuracy."""
-    for trial in study.undecided[:1]:
-        assert trial.score is not None
-        speed = say.describe_speedup(trial.shown_ratio)
-        change = say.describe_change(study, trial.score)
-        needed = say.describe_needed(trial.score)
-        yield (
-            f"Faster, but not handed out: {study.label(trial.plan)}, {speed}: {change} "
-            f"(90 % interval); that does not decide it. {needed[0].upper()}{needed[1:]}."
+    saved, prefer = "", study.job.wanted.prefer
+    if prefer != "speed":
+        least, most = (
+            say.format_megabytes(trial.size)
+            if prefer == "size"
+            else say.format_measurement(trial, "peak_rss")
+            for trial in (best, study.baseline)
         )
-
-
-def describe_choice(study: Study) -> Iterable[tuple[str, str]]:
-    """Say by what the winner was chosen and whether it keeps its bounds, each with its tone."""
-    goal, best = study.job.wanted, study.best
-    if goal.describe_excess(best):
-        yield "No plan meets this limit and the accuracy budget without being slower.", "warn"
-    if goal != FASTEST:
-        least = "the fastest plan"
-        if goal.prefer != "speed":
-            least = f"the least {goal.prefer} of the plans that are no slower"
-        yield f"Chosen by: {least} ({goal}).", "plain"
-
-
-def _describe_saving(study: Study, best: Trial) -> str:
-    """Say what the winner needs of what is preferred; empty for speed."""
-    prefer = study.job.wanted.prefer
-    if prefer == "speed":
-        return ""
-    parts = [_describe_needs(trial, prefer) for trial in (best, study.baseline)]
-    return f"{prefer} {parts[0]} of {parts[1]} MB, "
-
-
-def _describe_needs(trial: Trial, prefer: str) -> str:
-    return (
-        say.format_megabytes(trial.size)
-        if prefer == "size"
-        else say.format_measurement(trial, "peak_rss", 1e6)
-    )
+        saved = f"{prefer} {least} of {most} MB, "
+    accuracy, score = "accuracy not scored", best.score
+    if score is not None:
+        accuracy = say.describe_scores(study, score)
+        accuracy += _JUDGED.get(score.verdict, "") if score.verdict else ""
+    return f"{saved}{faster} by {study.label(best.plan)}; {accuracy}"
 
 
 def explain_no_plan(study: Study) -> str:
@@ -192,14 +179,6 @@ def explain_no_plan(study: Study) -> str:
     return f"{other} within the accuracy budget was faster by more than the noise"
 
 
-def _describe_accuracy(study: Study, best: Trial) -> str:
-    score = best.score
-    if score is None:
-        return "accuracy not scored"
-    values = say.describe_scores(study, score)
-    return f"{values}{_JUDGED.get(score.verdict, '') if score.verdict else ''}"
-
-
 def _select_tone(study: Study, best: Trial) -> str:
     """Return the colour of the whole claim: good only where nothing in it is in doubt."""
     if best.key == study.baseline.key:
@@ -208,13 +187,3 @@ def _select_tone(study: Study, best: Trial) -> str:
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
     doubtful = bool(list_doubts(study, best) or study.cut_short)
     return "warn" if doubtful or not proved else "good"
-
-
-def _describe_unconfirmed(study: Study) -> Iterable[str]:
-    """Name what looked faster and was not measured again; it is not handed out."""
-    pack = f"ortune pack {shlex.quote(study.root)} -o model.ortune"
-    for trial in study.unconfirmed:
-        seen = (
-            f"{study.label(trial.plan)}, {say.describe_speedup(trial.shown_ratio)}, measured once"
-        )
-        yield f"Not re-measured: {seen} ({pack} --plan {trial.key[:8]} --unconfirmed)."

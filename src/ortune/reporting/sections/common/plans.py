@@ -1,10 +1,11 @@
-"""What of a speed-up is in doubt, and what a machine had to disturb it."""
+"""What a plan is called, and so its colour; what of its speed is in doubt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ortune.core import wording as say
+from ortune.core.acceptance import LOST, Outcome, classify_outcome
 from ortune.core.section import Pill
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -60,3 +61,28 @@ def count_disturbances(advice: Sequence[object]) -> Pill:
     if advice:
         return Pill(f"machine: {say.format_count(len(advice), 'disturbance')}", "warn")
     return Pill("machine was quiet", "good")
+
+
+PLAN_LEGEND = (
+    ("win", "winner"),
+    ("", "re-measured"),
+    ("open", "measured once"),
+    ("rough", "measured briefly"),
+    ("lose", "slower, failed or over budget"),
+    ("original", "original"),
+)
+"""Tone -> its meaning."""
+
+
+def select_tone(study: Study, trial: Trial) -> str:
+    """Return the tone of a plan, one of `PLAN_LEGEND`."""
+    if trial.key == study.baseline.key:
+        return "original"
+    if trial.key == study.best.key:
+        return "win"
+    outcome = classify_outcome(trial)
+    if outcome in (*LOST, Outcome.TOO_LARGE) or trial.stopped:
+        return "lose"
+    if trial.part == "final":
+        return ""
+    return "rough" if outcome is Outcome.ROUGH else "open"
