@@ -81,11 +81,8 @@ class Goal:
     def __str__(self) -> str:
         """Write what was asked as options; ``the fastest`` where nothing was."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
-        limits = [
-            f"--max-{name} {memory.format_bytes(most)}"
-            for name, most in bounds
-            if most is not None
-        ]
+        set_bounds = [(name, most) for name, most in bounds if most is not None]
+        limits = [f"--max-{name} {memory.format_bytes(most)}" for name, most in set_bounds]
         preference = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
         return ", ".join([*preference, *limits, *["--portable"] * self.portable]) or "the fastest"
 

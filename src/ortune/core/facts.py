@@ -99,39 +99,19 @@ class Facts:
 
 
 _LAYERS = (
-    "Conv",
-    "ConvTranspose",
-    "MatMul",
-    "Gemm",
-    "Einsum",
-    "LSTM",
-    "GRU",
-    "RNN",
-    "com.microsoft::Attention",
-    "com.microsoft::EmbedLayerNormalization",
-    "com.microsoft::FusedConv",
-    "com.microsoft::FusedGemm",
-    "com.microsoft::FusedMatMul",
+    *("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"),
+    *("com.microsoft::Attention", "com.microsoft::EmbedLayerNormalization"),
+    *("com.microsoft::FusedConv", "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul"),
 )
 """Operators with weights that quantizers know."""
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _STORED = ("int8", "uint8", "int4", "uint4", "int2", "uint2", "float8e4m3fn", "float8e5m2")
 _INTEGER = (
-    "QuantizeLinear",
-    "DynamicQuantizeLinear",
-    "QLinearConv",
-    "QLinearMatMul",
-    "MatMulInteger",
-    "ConvInteger",
+    *("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"),
+    *("MatMulInteger", "ConvInteger"),
 )
 _FOREIGN = (
-    "QuantizeLinear",
-    "QLinearConv",
-    "QLinearAdd",
-    "QGemm",
-    "QAttention",
-    "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul",
-    "DynamicQuantizeLSTM",
+    *("QuantizeLinear", "QLinearConv", "QLinearAdd", "QGemm", "QAttention"),
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"),
 )
 """Operators of onnxruntime's own with integer arithmetic."""

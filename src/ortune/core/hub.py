@@ -20,14 +20,9 @@ from ortune.core.plugins import stored
 
 ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 """Where a folder has its ONNX file; the first that is there counts."""
-CONFIG, GENAI, TOKENIZER, MODULES, PICTURES, PROCESSOR = (
-    "config.json",
-    "genai_config.json",
-    "tokenizer.json",
-    "modules.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-)
+CONFIG, GENAI, TOKENIZER = "config.json", "genai_config.json", "tokenizer.json"
+MODULES, PICTURES = "modules.json", "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
 SIDE_FILES = (
     *(CONFIG, TOKENIZER, MODULES, PICTURES, "tokenizer_config.json", "special_tokens_map.json"),
     *(GENAI, PROCESSOR, "generation_config.json", "sentence_bert_config.json"),
@@ -87,11 +82,9 @@ class HubFolder:
         if (self.folder / CONFIG).is_file():
             return read_json(self.folder / CONFIG)
         model = _read_genai(self.folder)
-        return {
-            **model,
-            "architectures": [f"{model.get('type')}ForCausalLM"],
-            "max_position_embeddings": model.get("context_length"),
-        }
+        names = [f"{model.get('type')}ForCausalLM"]
+        longest = model.get("context_length")
+        return {**model, "architectures": names, "max_position_embeddings": longest}
 
     @cached_property
     def task(self) -> str:

@@ -25,14 +25,11 @@ def judge_steps(study: Study) -> tuple[Study, ...]:
     """
     measure, budget = study.job.workload.measure, study.job.budget
     looser = range(1, len(budget.steps)) if study.step == 0 else ()
-    return study, *(
-        replace(
-            study,
-            step=step,
-            trials=tuple(judge_by_step(trial, budget, step, measure) for trial in study.trials),
-        )
-        for step in looser
-    )
+    studies = [study]
+    for step in looser:
+        trials = tuple(judge_by_step(trial, budget, step, measure) for trial in study.trials)
+        studies.append(replace(study, step=step, trials=trials))
+    return tuple(studies)
 
 
 def choose_step(study: Study, key: str) -> Study:

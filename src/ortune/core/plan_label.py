@@ -64,13 +64,11 @@ def label_backend(backend: Backend, base: Backend) -> str:
         return ", ".join(filter(None, (backend.title, label_backend(inner, innermost))))
     same = type(backend) is type(base)
     plain = base if same else type(backend)()
-    words = [
-        _label_setting(field.name, getattr(backend, field.name))
-        for field in fields(backend)
-        if field.name not in backend.reads
-        and getattr(backend, field.name)
-        != getattr(base if field.name == "threads" else plain, field.name)
-    ]
+    words = []
+    for name in (field.name for field in fields(backend) if field.name not in backend.reads):
+        value = getattr(backend, name)
+        if value != getattr(base if name == "threads" else plain, name):
+            words.append(_label_setting(name, value))
     precision = getattr(backend, "precision", None)
     if precision in words:  # it stands beside the title
         words.remove(precision)

@@ -177,16 +177,12 @@ def _list_request_fields(kind: Any) -> tuple[RequestField, ...]:
     for cls in reversed(kind.__mro__):
         parts = _ENTRY.split(_split_docstring(cls).get("Attributes", ""))
         texts |= zip(parts[1::2], (" ".join(part.split()) for part in parts[2::2]), strict=True)
-    specs = [
-        _make_request_field(
-            spec,
-            hints[spec.name],
-            inspect.getattr_static(kind, spec.name, None),
-            texts.get(spec.name, ""),
-        )
-        for spec in dataclasses.fields(kind)
-        if spec.name != "sink"
-    ]
+    specs = []
+    for spec in dataclasses.fields(kind):
+        if spec.name != "sink":
+            descriptor = inspect.getattr_static(kind, spec.name, None)
+            text = texts.get(spec.name, "")
+            specs.append(_make_request_field(spec, hints[spec.name], descriptor, text))
     return tuple(sorted(specs, key=lambda spec: not spec.positional))
 
 
@@ -204,16 +200,8 @@ def _make_request_field(
     positional = not spec.kw_only
     if reader is not None:
         value_type, input_type = reader.find_types()
-        return RequestField(
-            spec.name,
-            value_type | input_type,
-            default,
-            positional,
-            reader.option,
-            (),
-            reader,
-            text,
-        )
+        both = value_type | input_type
+        return RequestField(spec.name, both, default, positional, reader.option, (), reader, text)
     option = next((extra for extra in _find_metadata(hint) if isinstance(extra, Option)), Option())
     plain = _strip_annotated(hint)
     choices = tuple(_list_choices(plain))
@@ -291,13 +279,9 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
     cls = typing.cast(type[Any], kind)
     of = inspect.Parameter
     arguments = [
-        of(
-            spec.name,
-            of.POSITIONAL_OR_KEYWORD if spec.positional else of.KEYWORD_ONLY,
-            default=spec.default,
-            annotation=spec.annotation,
-        )
+        of(spec.name, kind_of, default=spec.default, annotation=spec.annotation)
         for spec in list_request_fields(cls)
+        for kind_of in [of.POSITIONAL_OR_KEYWORD if spec.positional else of.KEYWORD_ONLY]
     ]
     sink = of("sink", of.KEYWORD_ONLY, default=ignore_event, annotation="Sink")
     returns = run.__annotations__.get("return", _UNSET)

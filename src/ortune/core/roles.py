@@ -43,12 +43,10 @@ def find_deciding_step(steps: Sequence[Step]) -> int | None:
 
     It is the last quantizer that does more than prepare weights for another.
     """
-    indices = [
-        index
-        for index, step in enumerate(steps)
-        if isinstance(step, Quantizer) and find_step_role(step) not in PREPARES
-    ]
-    return indices[-1] if indices else None
+    for index, step in reversed(list(enumerate(steps))):
+        if isinstance(step, Quantizer) and find_step_role(step) not in PREPARES:
+            return index
+    return None
 
 
 def before_rounding(steps: Sequence[Step]) -> Sequence[Step]:

@@ -10,17 +10,9 @@ from importlib.metadata import distributions
 from ortune.core.event import Note, Sink, ignore_event
 
 RUNTIMES = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-directml",
-    "onnxruntime-openvino",
-    "onnxruntime-training",
-    "onnxruntime-qnn",
-    "onnxruntime-rocm",
-    "onnxruntime-migraphx",
-    "onnxruntime-cann",
-    "onnxruntime-silicon",
-    "onnxruntime-webgpu",
+    *("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino"),
+    *("onnxruntime-training", "onnxruntime-qnn", "onnxruntime-rocm", "onnxruntime-migraphx"),
+    *("onnxruntime-cann", "onnxruntime-silicon", "onnxruntime-webgpu"),
 )
 """Distributions that install the same module; two of them overwrite each other's files."""
 

@@ -11,7 +11,7 @@ from ortune.analysis.profiling import files
 from ortune.core import wording as say
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
-from ortune.core.section import Bar, Bars, Heading, Text
+from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather_parts
 from ortune.reporting.explanation.explain import explain_study
@@ -23,6 +23,7 @@ from ortune.search.experiment import surveys
 
 _WHOLE = 12
 """Columns of a wide page."""
+_ARROW = " \N{RIGHTWARDS ARROW} "
 _OPERATORS, _SHORT = 12, 0.005
 """Operators that are shown at most, and the share of the longest that one must take."""
 _ORDER, _GRAPH, _BY_REGION = 5, 7, 9
@@ -143,32 +144,20 @@ def _compare_operators(
         n for n in names if _find_longest(times, n) >= _SHORT * _find_longest(times, names[0])
     ]
     bars = tuple(
-        Bar(
-            name or "(none)", lengths, " \N{RIGHTWARDS ARROW} ".join(f"{ms:.3g}" for ms in lengths)
-        )
+        Bar(name or "(none)", lengths, _ARROW.join(f"{ms:.3g}" for ms in lengths))
         for name in shown[:_OPERATORS]
         for lengths in [tuple(timing.get(name, 0.0) for timing in times)]
     )
     more = len(names) - len(bars)
-    layers = plot_layers(graphs) if graphs else None
-    yield Part(
-        "operators",
-        (
-            Heading("Where the time goes" + ", before and after" * (len(sides) > 1)),
-            Text(
-                source + (f" {say.format_count(more, 'more operator')} took less." if more else "")
-            ),
-            Bars("ms a run", bars, sides, stacked=False),
-            *(
-                [Text(f"Of the winner {say.format_integer_use(study.best.integers)}.")]
-                if study.best.integers
-                else []
-            ),
-            *((Heading("Layers that changed most"), layers) if layers else ()),
-        ),
-        _ORDER,
-        columns=7,
-    )
+    title = "Where the time goes" + ", before and after" * (len(sides) > 1)
+    source += f" {say.format_count(more, 'more operator')} took less." if more else ""
+    blocks: list[Block] = [Heading(title), Text(source)]
+    blocks.append(Bars("ms a run", bars, sides, stacked=False))
+    if study.best.integers:
+        blocks.append(Text(f"Of the winner {say.format_integer_use(study.best.integers)}."))
+    if graphs and (layers := plot_layers(graphs)):
+        blocks += [Heading("Layers that changed most"), layers]
+    yield Part("operators", tuple(blocks), _ORDER, columns=7)
 
 
 def _list_shares(study: Study, graphs: Sides | None) -> list[Mapping[str, float]]:

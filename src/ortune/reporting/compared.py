@@ -90,13 +90,8 @@ def _plot_fronts(studies: Sequence[Study], legend: Sequence[tuple[str, str]]) ->
         return
     yield Heading("Speed against accuracy")
     metric = say.shorten_metric(str(studies[0].budget.metric))
-    yield Scatter(
-        "times as fast as the original",
-        f"change of {metric}{unit}",
-        tuple(points),
-        legend=tuple(legend),
-        log_x=True,
-    )
+    axes = ("times as fast as the original", f"change of {metric}{unit}")
+    yield Scatter(*axes, tuple(points), legend=tuple(legend), log_x=True)
     yield Text("Each run's plans beside its own original. Bars: 99 % intervals of the speed.")
 
 
@@ -137,29 +132,14 @@ def _compare_plans(
         speeds = [study.speedup(trial) for study, trial in zip(studies, pair, strict=True)]
         bounded = [speed.is_bounded for speed in speeds]
         apart = all(bounded) and (speeds[0].high < speeds[1].low or speeds[1].high < speeds[0].low)
-        rows.append(
-            (
-                label,
-                *map(say.format_speedup, speeds),
-                *(
-                    say.format_score(study, trial)
-                    for study, trial in zip(studies, pair, strict=True)
-                ),
-                "differ" if apart else "agree" if all(bounded) else "no interval",
-            )
-        )
+        scores = [say.format_score(s, trial) for s, trial in zip(studies, pair, strict=True)]
+        outcome = "differ" if apart else "agree" if all(bounded) else "no interval"
+        rows.append((label, *map(say.format_speedup, speeds), *scores, outcome))
         for speed, (tone, name) in zip(speeds, legend, strict=True):
             if place < _MOST and math.isfinite(speed.value):
-                estimates.append(
-                    Estimate(
-                        f"{name}: {label}",
-                        speed.value,
-                        speed.low,
-                        speed.high,
-                        say.format_speedup(speed),
-                        tone=tone,
-                    )
-                )
+                ends = (speed.value, speed.low, speed.high)
+                figure = say.format_speedup(speed)
+                estimates.append(Estimate(f"{name}: {label}", *ends, figure, tone=tone))
     if estimates:
         yield Intervals("plan", "speed-up, 99 %", tuple(estimates), tuple(legend))
     if rows:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -81,8 +81,11 @@ def report(
             for part in parts
         )
     markdown = path.suffix.lower() == ".md"
-    page = render_markdown_parts if markdown else partial(_render_report, title, about, static)
-    text = page(parts)
+    text = (
+        render_markdown_parts(parts)
+        if markdown
+        else render_page(title, parts, FOOT, about, static)
+    )
     originals = [Path(source) for source in study.models.values()]
     with open_output_draft(path, force=force, sources=originals) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -99,11 +102,7 @@ _SCRIPTS = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-interpreter.
 
 def render_html(study: Study) -> str:
     """Return the whole page of a study; everything that comes from it is escaped."""
-    return _render_report(name_study(study), describe_job(study), False, build_report_parts(study))
-
-
-def _render_report(title: str, about: str, static: bool, parts: Sequence[Part]) -> str:
-    return render_page(title, parts, FOOT, about, static)
+    return render_page(name_study(study), build_report_parts(study), FOOT, describe_job(study))
 
 
 def name_study(study: Study) -> str:

@@ -162,11 +162,8 @@ def _describe_packable(study: Study, trial: Trial) -> dict[str, str]:
     state = "winner" if trial.key == study.best.key else "front"
     confirmed = "" if study.is_confirmed(trial) else ", not re-measured"
     text = f"{speed}, {say.format_score(study, trial)}, {say.format_megabytes(trial.size)} MB"
-    return {
-        "key": trial.key,
-        "plan": study.label(trial.plan),
-        "text": f"{text} ({state}{confirmed})",
-    }
+    text = f"{text} ({state}{confirmed})"
+    return {"key": trial.key, "plan": study.label(trial.plan), "text": text}
 
 
 def _list_as_table(roots: Sequence[Path], studies: Sequence[Study | str]) -> str:

@@ -65,6 +65,7 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
         figures.append((size, bandwidth, "cache_bandwidth"))
     shortest = f"{ceilings.overhead_ns:.0f} ns"
     figures.append(("shortest time of a kernel", shortest, "overhead_ns"))
+    times = ("% of roofline", "ms", "ms at roofline", "max. gain, ms")
     spreads = {key: f"{share:.0%}" for key, share in ceilings.spread.items()}
     columns = (format_count(ceilings.threads, "thread"), "ceiling", "spread of the ceiling")
     return [
@@ -78,18 +79,7 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
         _plot_roofline(judged, ceilings),
         Table(columns, tuple((*row, spreads.get(key, "-")) for *row, key in figures)),
         Heading("The kernels with most to gain"),
-        Table(
-            (
-                "kernel",
-                "operator",
-                "bound",
-                "% of roofline",
-                "ms",
-                "ms at roofline",
-                "max. gain, ms",
-            ),
-            tuple(_make_row(entry) for entry in ranked),
-        ),
+        Table(("kernel", "operator", "bound", *times), tuple(map(_make_row, ranked))),
     ]
 
 
@@ -114,16 +104,9 @@ def _plot_roofline(judged: Sequence[KernelRoofline], ceilings: Ceilings) -> Line
         knee = top / ceilings.cache_bandwidth
         start = (low, low * ceilings.cache_bandwidth)
         roofs.append(Line("within the cache", (start, (knee, top)), "lose"))
-    return Lines(
-        "operations a byte",
-        "operations a second",
-        tuple(roofs),
-        tuple(marks),
-        log_x=True,
-        log_y=True,
-        legend=_MEANING,
-        named=_NAMED,
-    )
+    axes = ("operations a byte", "operations a second")
+    marked = (tuple(roofs), tuple(marks))
+    return Lines(*axes, *marked, log_x=True, log_y=True, legend=_MEANING, named=_NAMED)
 
 
 def _make_row(entry: KernelRoofline) -> tuple[str, ...]:
@@ -228,24 +211,15 @@ def _make_share_bars(shares: dict[str, Share], top: int | None) -> Bars:
     first = ranked[:top]
     remaining = [entry for _, entry in ranked[len(first) :]]
     shown = [
-        Bar(
-            name or "(none)",
-            (entry.time_ns / 1e6,),
-            f"{format_milliseconds(entry.time_ns)} ms, {entry.share:.1%}",
-        )
+        Bar(name or "(none)", (entry.time_ns / 1e6,), figure)
         for name, entry in first
+        for figure in [f"{format_milliseconds(entry.time_ns)} ms, {entry.share:.1%}"]
     ]
     if remaining_ns := sum(entry.time_ns for entry in remaining):
         share = sum(entry.share for entry in remaining)
         label = f"{len(remaining)} more"
-        shown.append(
-            Bar(
-                label,
-                (remaining_ns / 1e6,),
-                f"{format_milliseconds(remaining_ns)} ms, {share:.1%}",
-                "lose",
-            )
-        )
+        figure = f"{format_milliseconds(remaining_ns)} ms, {share:.1%}"
+        shown.append(Bar(label, (remaining_ns / 1e6,), figure, "lose"))
     return Bars("ms a run", tuple(shown))
 
 
@@ -265,13 +239,9 @@ def _build_placement(profile: Profile) -> list[Block]:
     times = profile.by("provider")
     providers = dict.fromkeys((*profile.placement, *times))
     if len(providers) < 2 and not profile.fallbacks:
-        return [
-            *_describe_integers(profile),
-            *(
-                Text(f"placement: {name} {format_count(n, 'node')}")
-                for name, n in profile.placement.items()
-            ),
-        ]
+        taken = profile.placement.items()
+        texts = (f"placement: {name} {format_count(n, 'node')}" for name, n in taken)
+        return [*_describe_integers(profile), *map(Text, texts)]
     nothing = Share(0.0, 0.0, 0)
     rows = [
         (
@@ -283,11 +253,9 @@ def _build_placement(profile: Profile) -> list[Block]:
         )
         for name in providers
     ]
-    blocks: list[Block] = [
-        Heading("Where it ran"),
-        *_describe_integers(profile),
-        Table(("provider", "nodes taken", "kernels", "ms", "share"), tuple(rows)),
-    ]
+    columns = ("provider", "nodes taken", "kernels", "ms", "share")
+    table = Table(columns, tuple(rows))
+    blocks: list[Block] = [Heading("Where it ran"), *_describe_integers(profile), table]
     if profile.fallbacks:
         blocks.append(Table(("fell back", "why"), tuple(profile.fallbacks.items())))
     return blocks
@@ -298,26 +266,13 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
     if not actions:
         return []
     tried = any(action.measured or action.note for action in actions)
-    columns = (
-        "bottleneck",
-        "max. gain, ms",
-        "estimated gain, ms",
-        *(["measured"] if tried else []),
-    )
+    columns = ("bottleneck", "max. gain, ms", "estimated gain, ms", *["measured"] * tried)
     rows = [
         (
             action.title,
             format_milliseconds(action.stake_ns) if action.stake_ns else "not known",
             "-" if action.estimate_ns is None else format_milliseconds(action.estimate_ns),
-            *(
-                [
-                    str(action.measured)
-                    if action.measured is not None
-                    else action.note or "not tried"
-                ]
-                if tried
-                else []
-            ),
+            *[str(action.measured or action.note or "not tried")] * tried,
             action.does,
             action.advice,
         )
@@ -325,11 +280,8 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
     ]
     text = (
         "Max. gain: the time of the kernels concerned. Estimated gain: from the machine's "
-        "ceilings, not measured"
+        "ceilings, not measured."
     )
-    text += (
-        ". Measured: latency with the action divided by latency without it (99 %)."
-        if tried
-        else "."
-    )
+    if tried:
+        text += " Measured: latency with the action divided by latency without it (99 %)."
     return [Heading("What can be done"), Text(text), Table((*columns, "do", "why"), tuple(rows))]

@@ -67,17 +67,10 @@ def _build_compared(result: CompareResult) -> Page:
     for word, ends in (("slowest row", ratios[-1:]), ("fastest row", ratios[:1])):
         tiles += [Tile(word, f"{x:.3f}", "of the reference's latency", name) for x, name in ends]
     rows = tuple(
-        Estimate(
-            row.name,
-            row.latency.value,
-            row.latency.low,
-            row.latency.high,
-            str(row.latency),
-            row.verdict,
-            "lose" if row.regressions else "win" if row.latency.high < 1 else "",
-        )
+        Estimate(row.name, x.value, x.low, x.high, str(x), row.verdict, tone)
         for row in timed
-        if row.latency is not None
+        if (x := row.latency) is not None
+        for tone in ["lose" if row.regressions else "win" if x.high < 1 else ""]
     )
     legend = (("win", "faster"), ("", "not slower than allowed"), ("lose", "regressed"))
     plot: list[Block] = [Heading("Latency relative to the reference (1)")]
@@ -110,22 +103,19 @@ def _build_verified(comparison: Comparison) -> Page:
     blocks: list[Block] = [Heading("Scores")]
     if comparison.scores:
         blocks.append(Text(say.explain_verdict(comparison.scores[0])))
-    blocks.append(
-        Table(
-            ("metric", "value", "reference", "bound", "verdict", "basis"),
-            tuple(
-                (
-                    say.shorten_groups(score.metric),
-                    f"{score.value:.6g}",
-                    "-" if math.isnan(score.base) else f"{score.base:.6g}",
-                    say.format_bound(score),
-                    str(score.verdict or ""),
-                    score.basis,
-                )
-                for score in comparison.scores
-            ),
+    heads = ("metric", "value", "reference", "bound", "verdict", "basis")
+    rows = tuple(
+        (
+            say.shorten_groups(score.metric),
+            f"{score.value:.6g}",
+            "-" if math.isnan(score.base) else f"{score.base:.6g}",
+            say.format_bound(score),
+            str(score.verdict or ""),
+            score.basis,
         )
+        for score in comparison.scores
     )
+    blocks.append(Table(heads, rows))
     simulated = comparison.simulated
     if simulated and (hit := [layer for layer in simulated.layers if layer.saturated]):
         ranked = sorted(hit, key=lambda layer: -layer.saturated / layer.outputs)[:14]
@@ -165,14 +155,8 @@ def _build_costs(costs: Costs) -> Page:
         )
         for row in costs.rows
     )
-    columns = (
-        "",
-        "inference ms",
-        "samples/s per process",
-        f"{money} per million",
-        f"{money} per month",
-        "paid back",
-    )
+    prices = (f"{money} per million", f"{money} per month")
+    columns = ("", "inference ms", "samples/s per process", *prices, "paid back")
     cells = tuple(
         (
             row.option.name,

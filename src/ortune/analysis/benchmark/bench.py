@@ -82,19 +82,10 @@ def run(request: Bench) -> BenchResult:
                         f"{path} holds several models", fix="time it with --end-to-end"
                     )
                 (model,) = source.models.values()
-                timed.append(
-                    Contestant(
-                        model, source.backend, Latency(), title=str(path), settings=settings
-                    )
-                )
-        groups = [
-            [
-                replace(contestant, workload=workload, environment=environment)
-                for contestant in timed
-                for environment in where
-            ]
-            for workload in workloads
-        ]
+                contestant = Contestant(model, source.backend, Latency(), title=str(path))
+                timed.append(replace(contestant, settings=settings))
+        placed = [replace(item, environment=name) for item in timed for name in where]
+        groups = [[replace(item, workload=workload) for item in placed] for workload in workloads]
         return time_groups(groups, request)
 
 
@@ -148,17 +139,12 @@ def expand_backends(
     )
     for level in levels:
         if level not in available_levels:
+            listed = ", ".join(available_levels)
             raise BadSettings(
                 f"no backend of --on has a level '{level}'",
-                fix=f"use one of: {', '.join(available_levels)}"
-                if available_levels
-                else "leave --levels out",
+                fix=f"use one of: {listed}" if listed else "leave --levels out",
             )
-    leveled = [
-        variant
-        for backend, _ in parsed_backends
-        for variant in _expand_levels(backend, levels, sink)
-    ]
+    leveled = [x for backend, _ in parsed_backends for x in _expand_levels(backend, levels, sink)]
     if threads:
         leveled = [replace(variant, threads=count) for variant in leveled for count in threads]
     return list(dict.fromkeys(leveled))
@@ -217,17 +203,15 @@ def _write_streams(
     streams = {}
     for count, (path, specs) in enumerate(inputs.items()):
         foreign_names = input_names - {item.name for item in specs}
+        shapes = {n: shape for n, shape in request.shapes.items() if n not in foreign_names}
+        ranges = {n: ends for n, ends in request.ranges.items() if n not in foreign_names}
         streams[path] = given.load_or_generate_feeds(
             request.data,
             specs,
             root / f"{count}",
             batch=batch,
-            shapes={
-                name: shape for name, shape in request.shapes.items() if name not in foreign_names
-            },
-            ranges={
-                name: ends for name, ends in request.ranges.items() if name not in foreign_names
-            },
+            shapes=shapes,
+            ranges=ranges,
             settings=settings[path] or hub.find_folder(path),
             sink=request.sink,
         ).stream
@@ -302,12 +286,10 @@ def _time_frames(
     with open_temporary_folder() as folder:
         root, frame = Path(folder), request.end_to_end
         feeds = _write_frame_samples(request, contestants[0].model, root)
+        programs = ((_WORKER, "frame", frame), (_WORKER, "model", frame))
         whole, models = (
-            [
-                TimedRow(replace(contestant, program=(_WORKER, role, frame)), feeds)
-                for contestant in contestants
-            ]
-            for role in ("frame", "model")
+            [TimedRow(replace(contestant, program=program), feeds) for contestant in contestants]
+            for program in programs
         )
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         of_frames = {"workload": f"frame({frame})", "measure": PER_FRAME}

@@ -428,11 +428,9 @@ def _compare_runs(
     alike = same or request.across_machines
     rows = []
     for first, second in pairs:
-        bases = (
-            _find_bases(reference_run, other_run, first, second)
-            if request.relative or not alike
-            else None
-        )
+        bases = None
+        if request.relative or not alike:
+            bases = _find_bases(reference_run, other_run, first, second)
         why_not = ""
         if noisy:
             why_not = "the machine was too noisy"
@@ -492,12 +490,9 @@ def _compare_rows(
     """Compare two rows; no latency is judged where `why_not` says why, no other time if `times`
     is false."""
     reference_figures, other_figures = reference.figures, other.figures
-    grown = {
-        n: other_figures[n] / reference_figures[n]
-        if n in reference_figures and n in other_figures
-        else None
-        for n in METRICS[1:]
-    }
+    both = reference_figures.keys() & other_figures.keys()
+    ratios = {name: other_figures[name] / reference_figures[name] for name in both}
+    grown = {name: ratios.get(name) for name in METRICS[1:]}
     regressions: tuple[str, ...] = ()
     latency = None
     if reference.error or other.error:
@@ -506,11 +501,10 @@ def _compare_rows(
         regressions = ("error",) if other.error and not reference.error else ()
         grown = dict.fromkeys(grown)
     else:
-        latency = (
-            compare_directly(reference, other)
-            if bases is None
-            else compare_relatively(reference, bases[0], other, bases[1])
-        )
+        if bases is None:
+            latency = compare_directly(reference, other)
+        else:
+            latency = compare_relatively(reference, bases[0], other, bases[1])
         slower = latency.low > 1 + limits["latency"]
         regressions = ("latency",) if slower and not why_not else ()
         regressions += tuple(

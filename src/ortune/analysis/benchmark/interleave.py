@@ -42,8 +42,7 @@ from ortune.measurement.timing.turns import (
 
 _SHOWN = (
     *("model", "backend", "environment", "workload", "batch", "again", "typical_ns"),
-    *("p50_ns", "per_second"),
-    "error",
+    *("p50_ns", "per_second", "error"),
 )
 
 _RATIO = {"ratio": "value", "low": "low", "high": "high"}
@@ -131,11 +130,8 @@ class BenchResult(TableResult):
             for winner in self.winners
             for row in [self.rows[winner.row or 0]]
         ]
-        return {
-            "fastest": ", ".join(fastest),
-            "rows": len(self.rows),
-            "too noisy": self.judgement.too_noisy,
-        }
+        fastest_text, noisy = ", ".join(fastest), self.judgement.too_noisy
+        return {"fastest": fastest_text, "rows": len(self.rows), "too noisy": noisy}
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return a row's key figures and its ratio, with the ends of its interval."""
@@ -162,11 +158,8 @@ def judge_rows(
     again = next((k for k, row in enumerate(row_records) if row["again"]), None)
     equal = None if again is None else ratios[again]
     timed = [pair for g in groups for r in g if not r.error for pair in pair_blocks(r, g[0])]
-    claimed = any(
-        r is not None and r.clear
-        for r, row in zip(ratios, row_records, strict=True)
-        if not row["again"]
-    )
+    pairs = zip(ratios, row_records, strict=True)
+    claimed = any(r is not None and r.clear for r, row in pairs if not row["again"])
     reach = stats.half_width(stand.pool_variance(), max(1, len(rows[0].turns)))
     judged = noise.judge_noise(
         record,
@@ -433,11 +426,8 @@ class Ratios:
         """Return what all rows but some tell about how far pairs differ."""
         variance = stats.NOTHING
         for first, *candidates in self.groups:
-            rows = [
-                row
-                for row in candidates
-                if not (row.error or any(row is excluded for excluded in but))
-            ]
+            excluded = [row.error or any(row is item for item in but) for row in candidates]
+            rows = [row for row, is_out in zip(candidates, excluded, strict=True) if not is_out]
             groups = [pair_blocks(row, first) for row in rows if not row.contestant.again]
             equal = [
                 pair for row in rows if row.contestant.again for pair in pair_blocks(row, first)

@@ -205,14 +205,8 @@ def judge_stability(
         )
         return Stability(False, stable, worst, exponent, None, why)
     more = _round_up(samples * (grow - 1))
-    return Stability(
-        False,
-        stable,
-        worst,
-        exponent,
-        more,
-        f"{lacking}: add about {wording.format_count(more, 'sample')}",
-    )
+    why = f"{lacking}: add about {wording.format_count(more, 'sample')}"
+    return Stability(False, stable, worst, exponent, more, why)
 
 
 def _list_disagreements(whole: Mapping[str, Range], first: Ranges, second: Ranges) -> np.ndarray:
@@ -350,11 +344,10 @@ def run(request: Calibrate) -> Calibration:
             sink=request.sink,
         )
         more = request.every or request.tensorrt_cache is not None
-        all_ranges = (
-            _observe_all_tensors(request, quantizer_probes.observer, seen, folder / "every")
-            if more
-            else {}
-        )
+        all_ranges: Ranges = {}
+        if more:
+            observer = quantizer_probes.observer
+            all_ranges = _observe_all_tensors(request, observer, seen, folder / "every")
     first, tensors = result.ranges[0], [probe.tensor for probe in quantizer_probes.probes]
     whole = {p.key: first[p.key] for p in quantizer_probes.probes if p.key in first}
     unanswered = tuple(p.tensor for p in quantizer_probes.probes if p.key not in whole)
@@ -473,15 +466,9 @@ def _list_tensor_ranges(
     for name, seen in whole.items():
         both = [half.get(name) for half in halves]
         distance = compute_disagreement(seen, both[0], both[1]) if both else math.nan
-        tensor_ranges.append(
-            TensorRange(
-                name,
-                ops.get(name, ""),
-                seen.low,
-                seen.high,
-                (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS,
-                None if math.isnan(distance) else distance,
-                tuple((half.low, half.high) for half in both if half is not None),
-            )
-        )
+        step = (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS
+        apart = None if math.isnan(distance) else distance
+        ends = tuple((half.low, half.high) for half in both if half is not None)
+        op = ops.get(name, "")
+        tensor_ranges.append(TensorRange(name, op, seen.low, seen.high, step, apart, ends))
     return tensor_ranges

@@ -14,13 +14,9 @@ from ortune.core.request import UnpackRequest, request
 from ortune.data.sequences.request import SequenceRequest
 
 OBSERVERS = (
-    "min-max",
-    "min-max(average=0.05)",
-    "percentile(p=99.9)",
-    "percentile(p=99.99)",
-    "percentile(p=99.999)",
-    "entropy",
-    "mse",
+    *("min-max", "min-max(average=0.05)"),
+    *("percentile(p=99.9)", "percentile(p=99.99)", "percentile(p=99.999)"),
+    *("entropy", "mse"),
 )
 """What is compared if nothing else is asked for."""
 

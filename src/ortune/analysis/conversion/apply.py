@@ -63,11 +63,10 @@ def run(request: Apply) -> AppliedSteps:
                     f"{name}: no step here calibrates",
                     fix="leave it out, or add a step that calibrates, such as int8-static",
                 )
+    folds = (request.fold_preprocess, request.picture_size, request.fold_postprocess)
     steps_to_apply = (
         *steps.leave_out(read, request.exclude_from, request.threshold),
-        *steps.make_fold_steps(
-            request.fold_preprocess, request.picture_size, request.fold_postprocess
-        ),
+        *steps.make_fold_steps(*folds),
     )
     if not steps_to_apply:
         raise BadSettings("no STEP is given", fix="give one, such as simplify")

@@ -337,12 +337,8 @@ def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     before, after = (count_weight_bytes(file.load(part)) for part in (path, rewritten))
     if after <= bound_weight_bytes(before):
         return rewritten
-    sink(
-        Note(
-            "constants are not folded: the weights would grow from "
-            f"{wording.format_megabytes(before)} to {wording.format_megabytes(after)} MB"
-        )
-    )
+    sizes = f"{wording.format_megabytes(before)} to {wording.format_megabytes(after)} MB"
+    sink(Note(f"constants are not folded: the weights would grow from {sizes}"))
     unfolded = replace(backend, disable=(*backend.disable, "ConstantFolding"))
     return optimize_offline(path, unfolded, out)
 
@@ -473,19 +469,11 @@ def run(request: Convert) -> ConvertedModel:
                 "so in every run)"
             )
         )
+    sizes = file.count_file_bytes(model), file.count_file_bytes(out)
+    asked = request.precision, request.target, request.level
+    ratio = _measure_latency_ratio(request) if request.dynamic_conv and not folding else None
     return ConvertedModel(
-        model,
-        out,
-        request.precision,
-        request.target,
-        request.level,
-        converted.edits,
-        file.count_file_bytes(model),
-        file.count_file_bytes(out),
-        weights,
-        scores,
-        _measure_latency_ratio(request) if request.dynamic_conv and not folding else None,
-        tuple(notes),
+        model, out, *asked, converted.edits, *sizes, weights, scores, ratio, tuple(notes)
     )
 
 

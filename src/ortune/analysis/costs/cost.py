@@ -193,13 +193,11 @@ def of_bench(content: Mapping[str, Any], source: Path) -> PricedSource:
             fix="read the errors in that file, then measure again with `ortune bench`",
         )
     first = live[0][0]
+    notes = [_NOISY.format(source)] * noisy + [_WHOLE.format(source)] * bool(whole)
     return PricedSource(
         tuple(replace(option, confirmed=not noisy) for option in options),
         (Path(first["model"]).name, str(first["backend"])),
-        notes=(
-            *((_NOISY.format(source),) if noisy else ()),
-            *((_WHOLE.format(source),) if whole else ()),
-        ),
+        notes=tuple(notes),
     )
 
 
@@ -511,10 +509,7 @@ def price_sources(sources: str | Path | Sequence[str | Path], terms: Terms) -> C
     if any(option.ratio is None for option in offer.options):
         sentences.append("rows without an interval were timed in another run than the first row")
     always = "costs per million and per 1,000 FPS-hours hold for a machine that is always busy"
+    assumed = (*offer.notes, *sentences, always)
     return tabulate_costs(
-        offer.options,
-        terms,
-        chosen=offer.chosen,
-        tuning_s=offer.tuning_s,
-        assumptions=(*offer.notes, *sentences, always),
+        offer.options, terms, chosen=offer.chosen, tuning_s=offer.tuning_s, assumptions=assumed
     )

@@ -350,12 +350,9 @@ class TimedVariant:
         if self.equal:
             break_even = find_break_even(other, self.line, per_session)
             return Interval(break_even, break_even, break_even)
-        value, low, high = (
-            find_break_even(
-                other, replace(self.line, inference_s=other.inference_s * r), per_session
-            )
-            for r in (self.ratio.value, self.ratio.low, self.ratio.high)
-        )
+        ratios = (self.ratio.value, self.ratio.low, self.ratio.high)
+        lines = (replace(self.line, inference_s=other.inference_s * ratio) for ratio in ratios)
+        value, low, high = (find_break_even(other, line, per_session) for line in lines)
         return Interval(value, low, high)
 
 

@@ -149,11 +149,8 @@ def build_placement(
     added: dict[str, int] = {}
     seen: set[str] = set()
     for provider, node_names in answer.items():
-        mine = [
-            own_name
-            for n in node_names
-            if (own_name := n if n in model_nodes else outputs.get(n, ""))
-        ]
+        known = (n if n in model_nodes else outputs.get(n, "") for n in node_names)
+        mine = list(filter(None, known))
         nodes[provider] = tuple(dict.fromkeys(mine))
         seen.update(mine)
         more = sum(

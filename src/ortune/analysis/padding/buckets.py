@@ -47,21 +47,11 @@ def run(request: BucketsRequest) -> Buckets:
             judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
             proof = prove(path, judge, padding, fed.stream, folder, least_db=request.least_db)
             proof = replace(proof, cut=proof.cut.wrap_backend(backend))
-            request.sink(
-                Note(
-                    f"padding does not change the outputs: SNR {min(proof.snr_db.values()):.0f} dB"
-                )
-            )
-            latency = time_lengths(
-                path,
-                backend,
-                proof.cut,
-                padding,
-                fed.stream,
-                folder,
-                multiple=request.multiple,
-                sink=request.sink,
-            )
+            snr_db = min(proof.snr_db.values())
+            request.sink(Note(f"padding does not change the outputs: SNR {snr_db:.0f} dB"))
+            files = (fed.stream, folder)
+            how = (path, backend, proof.cut, padding, *files)
+            latency = time_lengths(*how, multiple=request.multiple, sink=request.sink)
     result = choose_buckets(proof, padding, request.count, request.multiple, latency)
     if request.seconds <= 0:
         return result

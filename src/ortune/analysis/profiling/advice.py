@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,8 @@ _FEW = 3
 def find_kernels(profile: Profile, nodes: Iterable[str]) -> list[Kernel]:
     """Return the kernels that stand for some of these nodes and for no other."""
     node_names = frozenset(nodes)
-    return [
-        kernel
-        for kernel in profile.kernels
-        if kernel.sources and node_names.issuperset(kernel.sources)
-    ]
+    kernels = (kernel for kernel in profile.kernels if kernel.sources)
+    return [kernel for kernel in kernels if node_names.issuperset(kernel.sources)]
 
 
 def sum_time_ns(kernels: Iterable[Kernel]) -> float:
@@ -79,16 +76,11 @@ _STEPS_BACK = 6
 """Scaling, masking and casting between the scores' product and the softmax."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """What a rewrite would do: names of nodes that would go, and how many would come."""
+def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> tuple[set[str], int]:
+    """Try steps on a copy; return which nodes the last one removes and how many it adds.
 
-    removed: frozenset[str]
-    added: int
-
-
-def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change:
-    """Try steps on a copy and return what the last one changes; nothing where it is refused."""
+    None of either where it is refused.
+    """
     copy = model.clone()
     edit.inline_functions(copy)
     before: set[str] = set()
@@ -99,9 +91,9 @@ def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change
             if isinstance(step, Transform):
                 step.apply(copy)
     except Exception:  # a build would take the step back, whatever it stumbled over
-        return Change(frozenset(), 0)
+        return set(), 0
     after = _list_node_names(copy)
-    return Change(frozenset(before - after), len(after - before))
+    return before - after, len(after - before)
 
 
 def _is_constant_matrix(value: ir.Value | None) -> bool:
@@ -174,17 +166,13 @@ def suggest_quantization(
 ) -> Iterator[Action]:
     """Float layers with constant weights, by the offers that the search has for this backend."""
     judged, backend_capabilities = verdicts(profile), query_capabilities(backend)
+    no_roofs = Roofs(0, 0, 0, 0)
     kernel_verdicts = judged or tuple(
-        KernelRoofline(
-            kernel, "unknown", find_arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0
-        )
+        KernelRoofline(kernel, "unknown", find_arithmetic(kernel), no_roofs, 0.0, 1.0, 0.0)
         for kernel in profile.kernels
     )
-    offered = [
-        step
-        for recipe in list_recipes(facts, backend, backend_capabilities)
-        for step in recipe.steps
-    ]
+    recipes = list_recipes(facts, backend, backend_capabilities)
+    offered = [step for recipe in recipes for step in recipe.steps]
     seen: set[str] = set()
     for step in (item for item in offered if isinstance(item, Quantizer)):
         op_types = frozenset(getattr(step, "ops", ())) or MULTIPLYING
@@ -210,21 +198,17 @@ def suggest_quantization(
         if guessed and gain < _WORTH * sum_time_ns(times):
             continue
         mostly = max(bounds, key=lambda name: bounds[name])
+        title = f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}"
+        title += f", most of their time {mostly} bound" if guessed else ""
+        exact = make_clean_recipe(facts, backend, backend_capabilities).steps
         yield Action(
             "quantize",
-            f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}, "
-            f"most of their time {mostly} bound"
-            if guessed
-            else f"{name_top_operators(times)}: "
-            f"{wording.format_count(len(times), 'float kernel')}",
+            title,
             f"quantize with {step.name()}; the accuracy must be measured",
             kernel_names(times),
             sum_time_ns(times),
             gain if guessed else None,
-            steps=tuple(
-                str(item)
-                for item in (*make_clean_recipe(facts, backend, backend_capabilities).steps, step)
-            ),
+            steps=tuple(map(str, (*exact, step))),
         )
 
 
@@ -238,10 +222,8 @@ def _estimate_gain(verdict: KernelRoofline, ceilings: Ceilings | None, step: str
     if ceilings is None or verdict.bound == "unknown" or not max(verdict.roofs):
         return 0.0
     small = tuple(
-        replace(operand, size=operand.size // 4)
-        if operand.constant and operand.dtype == "float32"
-        else operand
-        for operand in kernel.inputs
+        replace(x, size=x.size // 4) if x.constant and x.dtype == "float32" else x
+        for x in kernel.inputs
     )
     cold = verdict.roofs.bandwidth > 0
     then = compute_roofs(replace(kernel, inputs=small), ceilings, cold=cold)
@@ -290,19 +272,16 @@ def _suggest_fusions(
     for step in ours.steps:
         if step in raised:
             continue
-        effect = preview_change(model, (*raised, step), step)
-        touched = find_kernels(profile, effect.removed)
-        if len(touched) <= effect.added or not touched:
+        removed, added_count = preview_change(model, (*raised, step), step)
+        touched = find_kernels(profile, removed)
+        if len(touched) <= added_count or not touched:
             continue
         overhead = profile.ceilings.overhead_ns if profile.ceilings else 0.0
-        stake = sum_time_ns(touched) - effect.added * overhead
-        effect_text = (
-            f"{wording.format_count(len(touched), 'kernel')} that {step.name()} makes "
-            f"{effect.added}"
-        )
+        stake = sum_time_ns(touched) - added_count * overhead
+        effect = f"{wording.format_count(len(touched), 'kernel')} that {step.name()} makes"
         yield Action(
             "fuse",
-            f"{name_top_operators(touched)}: {effect_text}",
+            f"{name_top_operators(touched)}: {effect} {added_count}",
             f"apply {step.name()}",
             kernel_names(touched),
             max(0.0, stake),
@@ -321,13 +300,8 @@ def _report_unfused(profile: Profile, model: ir.Model) -> Iterator[Action]:
         flat = list({id(kernel): kernel for group in separate_groups for kernel in group}.values())
         if not flat:
             continue
-        kernels = [
-            member
-            for member in flat
-            if not any(
-                op in member.op_type for op in (*MULTIPLYING, "Convolution", "FullyConnected")
-            )
-        ]
+        heavy = (*MULTIPLYING, "Convolution", "FullyConnected")
+        kernels = [kernel for kernel in flat if not any(op in kernel.op_type for op in heavy)]
         yield Action(
             "fuse",
             f"{name}, {len(separate_groups)} times as separate kernels "
@@ -343,11 +317,7 @@ def _report_qdq_kernels(profile: Profile, model: ir.Model) -> Iterator[Action]:
     qdq_kernels = [kernel for kernel in profile.kernels if kernel.kind == "quantize"]
     if not qdq_kernels:
         return
-    weights = [
-        qdq_kernel
-        for qdq_kernel in qdq_kernels
-        if qdq_kernel.inputs and qdq_kernel.inputs[0].constant
-    ]
+    weights = [kernel for kernel in qdq_kernels if kernel.inputs and kernel.inputs[0].constant]
     if weights:
         yield Action(
             "added",
@@ -387,11 +357,9 @@ def _report_conversions(profile: Profile) -> Iterator[Action]:
         matches = [kernel for kernel in profile.kernels if kernel.kind == kind]
         if matches:
             model_count = sum(bool(kernel.sources) for kernel in matches)
-            whose = (
-                f"{model_count} of them the model's own"
-                if model_count
-                else "all added by the runtime"
-            )
+            whose = "all added by the runtime"
+            if model_count:
+                whose = f"{model_count} of them the model's own"
             yield Action(
                 "added",
                 f"{len(matches)} {words}, {whose}",

@@ -94,16 +94,8 @@ def _make_metadata(kind: str, thread: int, name: str) -> dict[str, Any]:
 def _make_slice(
     thread: int, name: str, kind: str, start_ns: float, taken_ns: float, details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": kind,
-        "pid": _PROCESS,
-        "tid": thread,
-        "ts": start_ns / 1e3,
-        "dur": taken_ns / 1e3,
-        "args": dict(details),
-    }
+    event = {"ph": "X", "name": name, "cat": kind, "pid": _PROCESS, "tid": thread}
+    return event | {"ts": start_ns / 1e3, "dur": taken_ns / 1e3, "args": dict(details)}
 
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
@@ -144,13 +136,12 @@ def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
             times_ms[kernel.main or kernel.sources[0]] += kernel.time_ns / 1e6
     colours = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#d1483f"}]
     results = {name: {"value": ms} for name, ms in times_ms.items()}
+    node_data = {profile.graph or "<main>": {"results": results, "gradient": colours}}
     texts = (
         json.dumps(build_trace(profile), allow_nan=False),
         escape_control_chars(table.getvalue()),
         json.dumps(codec.make_jsonable(encode_profile(profile)), indent=1),
-        json.dumps(
-            {profile.graph or "<main>": {"results": results, "gradient": colours}}, allow_nan=False
-        ),
+        json.dumps(node_data, allow_nan=False),
     )
     for path, text in zip(paths, texts, strict=True):
         write_text(path, text)

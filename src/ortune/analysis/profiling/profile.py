@@ -79,12 +79,8 @@ def fill_operands(
         return node
     inside = set(sources)
     output_names = [name for source in sources for name in origin.outputs[source]]
-    reads = [
-        name
-        for source in sources
-        for name in origin.inputs[source]
-        if name and name not in output_names
-    ]
+    read_names = [name for source in sources for name in origin.inputs[source]]
+    reads = [name for name in read_names if name and name not in output_names]
     writes = [
         name
         for name in output_names
@@ -114,19 +110,8 @@ def _make_operand(value: ir.Value) -> Operand | None:
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})
 _PACKED_CONV = frozenset({"QLinearConv", "Conv", "FusedConv", "NhwcFusedConv"})
-_WEIGHTED = frozenset(
-    (
-        "Conv",
-        "ConvTranspose",
-        "MatMul",
-        "Gemm",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "MatMulInteger",
-        "QLinearConv",
-    )
-)
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN"})
+_WEIGHTED |= {"MatMulInteger", "QLinearConv"}
 _WHY = {
     "reorder": "added by the runtime: the next kernel wants another layout",
     "copy": "added by the runtime: the next node is on another device",
@@ -299,11 +284,9 @@ def _count_flops(
     attributes: list[ir.Attr] = []
     for name in sources:
         if origin.nodes[name].op_type in op_type:
-            attributes = [
-                a
-                for a in origin.nodes[name].attributes.values()
-                if a.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-            ]
+            graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            source_attributes = origin.nodes[name].attributes.values()
+            attributes = [a for a in source_attributes if a.type not in graphs]
     if _classify_operator(node.op_type) != "compute":
         return 0
     if not node.inputs or not node.outputs:

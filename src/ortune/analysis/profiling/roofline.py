@@ -29,23 +29,15 @@ _PICKS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
 _MULTIPLIES = ("Conv", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "FullyConnected")
 """Operators, or parts of a runtime's names for them, that are nothing without their products."""
 _PER_ELEMENT = {
-    "Erf": 25,
-    "Gelu": 30,
-    "BiasGelu": 30,
-    "FastGelu": 30,
-    "BiasSoftmax": 25,
-    "Exp": 20,
-    "Log": 20,
-    "Sigmoid": 22,
-    "QuickGelu": 24,
-    "Tanh": 25,
-    "Softmax": 25,
-    "Mish": 45,
-    "Pow": 40,
-    "Sin": 20,
     "LayerNormalization": 8,
     "SkipLayerNormalization": 9,
-    "Cos": 20,
+    "Sigmoid": 22,
+    "QuickGelu": 24,
+    **dict.fromkeys(("Exp", "Log", "Sin", "Cos"), 20),
+    **dict.fromkeys(("Erf", "BiasSoftmax", "Tanh", "Softmax"), 25),
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu"), 30),
+    "Pow": 40,
+    "Mish": 45,
 }
 """Operations an element of a polynomial of about ten multiply-adds and what goes with it."""
 _FAR = 0.2
@@ -188,15 +180,10 @@ def _judge_kernel(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofl
     can_judge = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
     ideal = min(max(least_times), kernel.time_ns) if can_judge else kernel.time_ns
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
-    return KernelRoofline(
-        kernel,
-        least_times.bound if can_judge else "unknown",
-        find_arithmetic(kernel),
-        least_times,
-        ideal,
-        ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0,
-        gain,
-    )
+    bound: Bound = least_times.bound if can_judge else "unknown"
+    arithmetic = find_arithmetic(kernel)
+    share = ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0
+    return KernelRoofline(kernel, bound, arithmetic, least_times, ideal, share, gain)
 
 
 def _count_bytes(kernel: Kernel) -> tuple[int, int]:

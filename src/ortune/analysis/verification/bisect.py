@@ -140,11 +140,8 @@ def _find_reached_starts(
 ) -> set[str]:
     inputs = {str(value.name): value for value in model.graph.inputs}
     values_by_name = {**values, **inputs}
-    stops = {
-        values_by_name[name]
-        for name in starts
-        if name in values_by_name and values_by_name[name] is not end
-    }
+    there = {name: values_by_name[name] for name in starts if name in values_by_name}
+    stops = {value for value in there.values() if value is not end}
     return {str(value.name) for value in find_upstream([end], stops) if value in stops}
 
 
@@ -260,12 +257,8 @@ class _Search:
                 else:
                     low, good = middle, _Good(built, score)
         except OrtuneError as error:
-            return (
-                "",
-                _Good(reference, plain),
-                other,
-                f"the steps cannot be repeated: {error.what}",
-            )
+            why = f"the steps cannot be repeated: {error.what}"
+            return "", _Good(reference, plain), other, why
         return str(steps[high - 1]), good, bad, ""
 
     def find_misread_node(self, reference: Path, bisection: Bisection) -> Bisection:
@@ -294,12 +287,10 @@ class _Search:
         worst = max(snr_by_tensor, key=compute_loss, default="")
         if not worst or compute_loss(worst) < _RECOVERS_DB:
             right = min(snr_by_tensor.values(), default=same_db) > same_db - _RECOVERS_DB
-            why = (
-                "with every tensor as an output the runtime is right: it is wrong where it joins "
-                "operators to one"
-                if right
-                else "no single operator loses accuracy: what each loses adds up"
-            )
+            why = "no single operator loses accuracy: what each loses adds up"
+            if right:
+                why = "with every tensor as an output the runtime is right: it is wrong where it "
+                why += "joins operators to one"
             return replace(_add_note(bisection, why), judged=self._judged)
         node = computed[worst].producer()
         return replace(

@@ -96,11 +96,10 @@ def compute_tensor_snr(
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
         with open_temporary_folder() as folder:
+            streams = (folder / "0.stream", folder / "1.stream")
             expected, actual = (
-                write_tensor_values(
-                    model, part, samples, indices, backend, Path(folder) / f"{side}.stream"
-                )
-                for side, (model, backend) in enumerate(zip(models, backends, strict=True))
+                write_tensor_values(model, part, samples, indices, backend, out)
+                for model, backend, out in zip(models, backends, streams, strict=True)
             )
             for name in part:
                 pairs = [
@@ -276,11 +275,8 @@ class _Run:
                     f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
                     fix="cut outside of the body, or without --data",
                 )
-        takes = (
-            [tensor_spec.name for tensor_spec in spec.list_inputs(cut(self._model, (), names))]
-            if names
-            else []
-        )
+        inputs = spec.list_inputs(cut(self._model, (), names)) if names else ()
+        takes = [tensor_spec.name for tensor_spec in inputs]
         if lost := [name for name in takes if name not in self._input_names]:
             raise BadData(
                 f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
@@ -298,17 +294,9 @@ def _describe_piece(
 ) -> ExtractedPart:
     inputs = spec.list_inputs(piece)
     begun = list_start_names(model, named)
-    return ExtractedPart(
-        out,
-        inputs,
-        spec.list_outputs(piece),
-        tuple(
-            tensor_spec.name for tensor_spec in inputs if named and tensor_spec.name not in begun
-        ),
-        tuple(find_crossings(piece, begun)),
-        sum(1 for _ in piece.graph.all_nodes()),
-        sum(1 for _ in model.graph.all_nodes()),
-        count_weight_bytes(piece),
-        samples,
-        count,
-    )
+    outputs = spec.list_outputs(piece)
+    added = tuple(item.name for item in inputs if named and item.name not in begun)
+    ways = tuple(find_crossings(piece, begun))
+    counts = (sum(1 for _ in part.graph.all_nodes()) for part in (piece, model))
+    size = count_weight_bytes(piece)
+    return ExtractedPart(out, inputs, outputs, added, ways, *counts, size, samples, count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,12 +35,8 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
     cpus = len(usable_cpus())
     if not cpus:
         return os.cpu_count() or 1
-    quotas = [
-        math.ceil(q)
-        for folder in list_cgroups(root, proc)
-        if (q := _read_quota(folder)) is not None
-    ]
-    return max(1, min([cpus, *quotas]))
+    quotas = (_read_quota(folder) for folder in list_cgroups(root, proc))
+    return max(1, min([cpus, *(math.ceil(quota) for quota in quotas if quota is not None)]))
 
 
 def usable_cpus() -> tuple[int, ...]:

@@ -173,12 +173,8 @@ def _decode_text(value: str | bytes) -> str:
 
 
 def _query_nvidia_smi() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
-    rows = [
-        [cell.strip() for cell in line.split(",")]
-        for line in _run_nvidia_smi(
-            "--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits"
-        ).splitlines()
-    ]
+    answer = _run_nvidia_smi("--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits")
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
     rows = [row for row in rows if len(row) == _FIELDS.count(",") + 1 and row[0].isdigit()]
     if not rows:
         return (), {}

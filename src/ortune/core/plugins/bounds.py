@@ -92,11 +92,8 @@ def read_field_bounds(kind: type[Any], default: Bounds | None) -> Mapping[str, B
         default: Of a field that declares none; None leaves those out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
-    candidates = {
-        name: find_declared_bounds(hint) or default
-        for name, hint in hints.items()
-        if _allows_number(hint)
-    }
+    numeric = {name: hint for name, hint in hints.items() if _allows_number(hint)}
+    candidates = {name: find_declared_bounds(hint) or default for name, hint in numeric.items()}
     return {name: limits for name, limits in candidates.items() if limits is not None}
 
 

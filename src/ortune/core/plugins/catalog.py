@@ -151,11 +151,9 @@ def source_digest(plugin: Plugin) -> str:
 @cache
 def code_digest(cls: type[Plugin]) -> str:
     """Digest the code of one class; what its fields hold is left out."""
-    return (
-        user_file.read_file_digest(cls)
-        if cls.origin
-        else sources.digest_module(cls.__module__, _find_modules)
-    )
+    if cls.origin:
+        return user_file.read_file_digest(cls)
+    return sources.digest_module(cls.__module__, _find_modules)
 
 
 def _find_modules(plugin: str) -> list[str]:

@@ -53,11 +53,8 @@ def build_dataclass(
     hints, fields = _hints(dataclass), [f.name for f in dataclasses.fields(dataclass)]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__.lstrip("_")
     formerly: Mapping[str, str] = getattr(kind, "formerly", {})
-    arguments = {
-        formerly.get(key, key): value
-        for key, value in arguments.items()
-        if formerly.get(key) != ""
-    }
+    asked = {key: value for key, value in arguments.items() if formerly.get(key) != ""}
+    arguments = {formerly.get(key, key): value for key, value in asked.items()}
     if known_only:
         arguments = {key: value for key, value in arguments.items() if key in fields}
     if unknown := sorted(arguments.keys() - set(fields)):

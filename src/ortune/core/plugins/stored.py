@@ -126,11 +126,8 @@ def list_field_rules(kind: type[Any]) -> Mapping[str, FieldRule]:
 
 def list_settable_rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, of the fields that a file may set."""
-    return {
-        name: rule
-        for name, rule in list_field_rules(cast(Any, kind)).items()
-        if rule is not NOTHING
-    }
+    rules = list_field_rules(cast(Any, kind))
+    return {name: rule for name, rule in rules.items() if rule is not NOTHING}
 
 
 def _derive_rule(hint: Any) -> FieldRule:
@@ -381,11 +378,8 @@ def _fault_of_pair(rule: FieldRule, text: str) -> str:
 
 
 def _show_value(value: object) -> str:
-    return (
-        _shorten_value(repr(value))
-        if isinstance(value, (str, int, float))
-        else f"a {type(value).__name__}"
-    )
+    is_plain = isinstance(value, (str, int, float))
+    return _shorten_value(repr(value)) if is_plain else f"a {type(value).__name__}"
 
 
 def _shorten_value(text: str) -> str:

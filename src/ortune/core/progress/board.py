@@ -206,11 +206,9 @@ class Board:
         parts = []
         if self._budget is None and self._work is not None and self._work.total:
             parts.append(f"{100 * min(1.0, self._work.done / self._work.total):.0f} %")
-        parts.append(
-            f"{format_clock(time.monotonic() - self._since)} so far"
-            if remaining_s is None
-            else f"{format_clock(remaining_s)} left"
-        )
+        elapsed_s = time.monotonic() - self._since
+        left = None if remaining_s is None else f"{format_clock(remaining_s)} left"
+        parts.append(left or f"{format_clock(elapsed_s)} so far")
         if self._work is not None and self._work.pace:
             parts.append(self._work.pace)
         return f"{self._work.work if self._work else 'at work'}: {', '.join(parts)}"

@@ -187,13 +187,9 @@ def draw_scatter(plot: Scatter) -> Spec:
     if len(plot.front) > 1:
         places = [plot.points[index] for index in plot.front]
         rows = [{"x": p.x, "y": p.y, "order": place} for place, p in enumerate(places)]
-        layers.append(
-            {
-                "data": {"values": rows},
-                "mark": {"type": "line", "strokeDash": [4, 3], "color": colour("soft")},
-                "encoding": {"x": x, "y": y, "order": {"field": "order"}},
-            }
-        )
+        line = {"type": "line", "strokeDash": [4, 3], "color": colour("soft")}
+        encoding = {"x": x, "y": y, "order": {"field": "order"}}
+        layers.append({"data": {"values": rows}, "mark": line, "encoding": encoding})
     middle = math.sqrt(math.prod(x_ends)) if plot.log_x else sum(x_ends) / 2
     side = {"expr": f"datum.x > {middle!r} ? 'right' : 'left'"}
     mark = {"type": "text", "dy": -14, "fontWeight": "bold", "limit": 300, "align": side}
@@ -293,14 +289,8 @@ def _list_marks(plot: Scatter, points: Sequence[Point], x: Spec, y: Spec) -> lis
         {"x": x, "y": {**y, "field": "y1"}, "y2": {"field": "y2"}},
     ]
     mark: Spec = {"type": "point", "filled": True, "opacity": 0.9, "strokeWidth": 1}
-    encoding = {
-        "x": x,
-        "y": y,
-        "color": tone,
-        "size": size,
-        "shape": {"field": "inside", "legend": None, "scale": shapes},
-        "tooltip": tip,
-    }
+    shape = {"field": "inside", "legend": None, "scale": shapes}
+    encoding = {"x": x, "y": y, "color": tone, "size": size, "shape": shape, "tooltip": tip}
     layers: list[Spec] = [
         {"transform": inside, "mark": rule, "encoding": span | {"color": tone}} for span in spans
     ]
@@ -311,32 +301,16 @@ def _shade_limit(at: float, end: float, label: str, right: float) -> list[Spec]:
     """Return the budget's line, and a tint of what is beyond it."""
     failing = {"values": [{"y": at, "y2": end, "label": label, "x": right}]}
     y: Spec = {"field": "y", "type": "quantitative"}
+    label_mark = {"type": "text", "align": "right", "dx": -6, "dy": 10 if end < at else -10}
+    x: Spec = {"field": "x", "type": "quantitative"}
+    layers: list[tuple[Spec, Spec]] = [
+        ({"type": "rect", "opacity": 0.09}, {"y": y, "y2": {"field": "y2"}}),
+        ({"type": "rule", "strokeDash": [5, 4]}, {"y": y}),
+        (label_mark, {"x": x, "y": y, "text": {"field": "label"}}),
+    ]
     return [
-        {
-            "data": failing,
-            "mark": {"type": "rect", "color": colour("fails"), "opacity": 0.09},
-            "encoding": {"y": y, "y2": {"field": "y2"}},
-        },
-        {
-            "data": failing,
-            "mark": {"type": "rule", "color": colour("fails"), "strokeDash": [5, 4]},
-            "encoding": {"y": y},
-        },
-        {
-            "data": failing,
-            "mark": {
-                "type": "text",
-                "align": "right",
-                "dx": -6,
-                "dy": 10 if end < at else -10,
-                "color": colour("fails"),
-            },
-            "encoding": {
-                "x": {"field": "x", "type": "quantitative"},
-                "y": y,
-                "text": {"field": "label"},
-            },
-        },
+        {"data": failing, "mark": {**mark, "color": colour("fails")}, "encoding": encoding}
+        for mark, encoding in layers
     ]
 
 
@@ -382,13 +356,10 @@ def draw_lines(chart: Lines) -> Spec:
     }
     layers: list[Spec] = []
     if spans:
-        layers.append(
-            {
-                "transform": [{"filter": {"field": "line", "oneOf": spans}}],
-                "mark": {"type": "area", "opacity": 0.16, "line": False},
-                "encoding": {**encoding, "y": {**y, "stack": None}},
-            }
-        )
+        area = {"type": "area", "opacity": 0.16, "line": False}
+        inside = [{"filter": {"field": "line", "oneOf": spans}}]
+        under = {**encoding, "y": {**y, "stack": None}}
+        layers.append({"transform": inside, "mark": area, "encoding": under})
     layers.append({"mark": {"type": "line", "strokeWidth": 2, "clip": True}, "encoding": encoding})
     if marks:
         layers += _draw_marks(chart, marks, {"x": x, "y": y}, make_tip([("label", " ")], figures))
@@ -430,14 +401,9 @@ def _draw_marks(
     chart: Lines, marks: Sequence[Point], place: Spec, tip: Sequence[Spec]
 ) -> list[Spec]:
     rows = [
-        {
-            "x": mark.x,
-            "y": mark.y,
-            "label": mark.label,
-            "tone": mark.tone,
-            "name": shorten_label(mark.label) if index < chart.named else "",
-        }
+        {"x": mark.x, "y": mark.y, "label": mark.label, "tone": mark.tone, "name": name}
         for index, mark in enumerate(marks)
+        for name in [shorten_label(mark.label) if index < chart.named else ""]
     ]
     tone = encode_tones(chart.legend, [mark.tone for mark in marks])
     return [
@@ -528,15 +494,8 @@ def _is_drawn(estimate: Estimate) -> bool:
 def draw_bars(chart: Bars) -> Spec:
     """Draw horizontal bars from zero, each with its note at its end."""
     rows = [
-        {
-            "row": index,
-            "label": bar.label,
-            "segment": segment,
-            "place": place,
-            "value": length,
-            "note": bar.note,
-            "tone": bar.tone,
-        }
+        {"row": index, "label": bar.label, "note": bar.note, "tone": bar.tone}
+        | {"segment": segment, "place": place, "value": length}
         for index, bar in enumerate(chart.bars)
         for place, (segment, length) in enumerate(zip(chart.segments, bar.parts, strict=True))
     ]
@@ -551,12 +510,14 @@ def draw_bars(chart: Bars) -> Spec:
         colours = [colour(f"s{place % SERIES}") for place in range(len(chart.segments))]
         if chart.segments == ("original", "winner"):
             colours = [colour("plain"), colour("winner")]
+        scale = {"domain": list(chart.segments), "range": colours}
+        legend = {"title": None, "symbolType": "square"}
         tone = {
             "field": "segment",
             "type": "nominal",
             "sort": None,
-            "scale": {"domain": list(chart.segments), "range": colours},
-            "legend": {"title": None, "symbolType": "square"},
+            "scale": scale,
+            "legend": legend,
         }
     encoding: Spec = {"y": y, "x": x, "color": tone}
     if beside:
@@ -579,13 +540,9 @@ def draw_bars(chart: Bars) -> Spec:
 def _write_notes(chart: Bars, x: Spec, y: Spec) -> Spec:
     """Return the notes: inside of long bars, behind short ones and behind bars in groups."""
     lengths = [sum(b.parts) if chart.stacked else max(b.parts, default=0.0) for b in chart.bars]
+    longest = max(lengths, default=0.0)
     notes = [
-        {
-            "row": n,
-            "end": end,
-            "note": bar.note,
-            "inside": chart.stacked and end > max(lengths) / 2,
-        }
+        {"row": n, "end": end, "note": bar.note, "inside": chart.stacked and end > longest / 2}
         for n, (bar, end) in enumerate(zip(chart.bars, lengths, strict=True))
     ]
     mark = {

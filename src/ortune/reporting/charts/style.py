@@ -63,16 +63,8 @@ def encode_tones(legend: Sequence[tuple[str, str]], shown: Iterable[str]) -> Spe
     tones = [tone for tone in names if tone in present]
     tones += [tone for tone in sorted(present) if tone not in names]
     unknown = [tone for tone in names if tone not in TONES]
-    colours = [
-        colour(
-            TONES[tone]
-            if tone in TONES
-            else f"s{unknown.index(tone) % SERIES}"
-            if unknown
-            else "s0"
-        )
-        for tone in tones
-    ]
+    series = {tone: f"s{place % SERIES}" for place, tone in enumerate(unknown)}
+    colours = [colour(TONES.get(tone) or series.get(tone, "s0")) for tone in tones]
     labels = [names.get(tone, "") for tone in tones]
     key: Spec | None = None
     if any(labels):

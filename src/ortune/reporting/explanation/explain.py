@@ -400,11 +400,8 @@ def _describe_survey(
     step = "" if at is None else str(strip_node_filters(survey.plan.recipe.steps[at]))
     regions = []
     for cost in survey.regions:
-        left_in = tuple(
-            number
-            for number, plan in mixtures.items()
-            if plan.survey == survey.key and cost.region in plan.given_back
-        )
+        plans = [(number, plan) for number, plan in mixtures.items() if plan.survey == survey.key]
+        left_in = tuple(number for number, plan in plans if cost.region in plan.given_back)
         why = ""
         if cost.error:
             became = f"not measured: {cost.error}"

@@ -91,12 +91,8 @@ def _encode_side(side: Side, precisions: Sequence[str], timed: bool) -> list[Any
 
 def _make_row(name: str, steps: Sequence[Counterpart]) -> tuple[str, ...]:
     before, after = ([step.original for step in steps], [step.winner for step in steps])
-    return (
-        name,
-        *(str(sum(len(s.nodes) + s.conversions for s in side)) for side in (before, after)),
-        *(_sum_ms(side) for side in (before, after)),
-        count_changes(steps),
-    )
+    counts = (str(sum(len(s.nodes) + s.conversions for s in side)) for side in (before, after))
+    return (name, *counts, *map(_sum_ms, (before, after)), count_changes(steps))
 
 
 def _sum_ms(sides: Sequence[Side]) -> str:

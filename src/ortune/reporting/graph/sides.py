@@ -263,11 +263,5 @@ def _make_side(
         cast = [times.floats[node.name] for node in plain if node.name in times.floats]
         if precision == "float32" and cast:
             precision = cast[0]
-    return Side(
-        tuple(node.name for node in named),
-        tuple(node.op for node in named),
-        precision,
-        ms,
-        tuple(reads),
-        len(nodes) - len(named),
-    )
+    names, operators = tuple(node.name for node in named), tuple(node.op for node in named)
+    return Side(names, operators, precision, ms, tuple(reads), len(nodes) - len(named))

@@ -72,13 +72,9 @@ def _build_path(explanation: Explanation) -> Iterator[Block]:
         return
     yield Heading("From the original to the winner")
     rows = tuple(
-        (
-            step.label,
-            str(step.number),
-            "-" if not step.number else wording.describe_speedup(step.ratio),
-            step.why,
-        )
+        (step.label, str(step.number), speed, step.why)
         for step in explanation.way
+        for speed in [wording.describe_speedup(step.ratio) if step.number else "-"]
     )
     yield Table(("after", "plan", "speed-up, 99 %", "why it was tried"), rows)
 

@@ -202,14 +202,10 @@ def build_sensitivity_parts(
         "op": counted.replace("region", "operator"),
     }
     kept = "from the cache" if sensitivity.kept else f"measured in {sensitivity.seconds:.0f} s"
-    blocks: list[Block] = [
-        Heading(title),
-        Text(
-            f"{labels.get(sensitivity.by, counted)}, {kept}, on "
-            f"{format_count(sensitivity.samples, 'sample')}. All "
-            f"together cost {format_number(sensitivity.whole_cost)}{unit}."
-        ),
-    ]
+    count = format_count(sensitivity.samples, "sample")
+    total = f"All together cost {format_number(sensitivity.whole_cost)}{unit}."
+    summary = f"{labels.get(sensitivity.by, counted)}, {kept}, on {count}. {total}"
+    blocks: list[Block] = [Heading(title), Text(summary)]
     if sum(map(is_drawable, sensitivity.regions)) > 1:
         blocks.append(draw_sensitivity(sensitivity))
     groups = [[region] for region in sensitivity.regions]

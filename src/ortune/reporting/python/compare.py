@@ -48,20 +48,18 @@ def build_comparison_parts(result: comparing.CompareResult) -> tuple[Part, Part]
             for path in comparison.too_noisy
         ]
         blocks += map(Text, lines)
+        ratios = {n: [row.ratio(n) for row in comparison.rows] for n in comparing.METRICS[1:]}
         metrics = [
             name
-            for name in ("p99", "memory", "size", "load")
+            for name, values in ratios.items()  # by a tenth and more one is worth a column
             if name in result.thresholds
-            or any(_is_notable(row.ratio(name)) for row in comparison.rows)
+            or any(x is not None and not 0.9 < x < 1.1 for x in values)
         ]
         rows = tuple(
             (
                 row.name + ("" if row.same_model in (True, None) else " (another model)"),
-                ("-" if row.latency is None else str(row.latency)),
-                *(
-                    "-" if row.ratio(name) is None else f"{row.ratio(name):.3f}"
-                    for name in metrics
-                ),
+                "-" if row.latency is None else str(row.latency),
+                *("-" if (ratio := row.ratio(n)) is None else f"{ratio:.3f}" for n in metrics),
                 row.verdict,
             )
             for row in comparison.rows
@@ -71,11 +69,6 @@ def build_comparison_parts(result: comparing.CompareResult) -> tuple[Part, Part]
     clear = not result.regressions and any(row.judged for row in result.rows)
     total = Text(describe_total(result), "good" if clear else "warn")
     return Part("comparisons", tuple(blocks)), Part("total", (total,))
-
-
-def _is_notable(ratio: float | None) -> bool:
-    """Worth a column though nobody asked: by a tenth and more."""
-    return ratio is not None and not 0.9 < ratio < 1.1
 
 
 def _list_remarks(comparison: comparing.ComparedRun) -> list[str]:
@@ -101,17 +94,12 @@ def describe_total(result: comparing.CompareResult) -> str:
     rows = result.rows
     count = result.regressions
     unjudged = sum(not row.judged for row in rows)
-    verdict = (
-        f"{count} of {wording.format_count(len(rows), 'row')} regressed"
-        if count
-        else "no regression"
-    )
+    verdict = "no regression"
+    if count:
+        verdict = f"{count} of {wording.format_count(len(rows), 'row')} regressed"
     if unjudged:
-        verdict = (
-            f"{verdict}, {unjudged} not judged"
-            if count or unjudged < len(rows)
-            else "no row was judged"
-        )
+        partly = count or unjudged < len(rows)
+        verdict = f"{verdict}, {unjudged} not judged" if partly else "no row was judged"
     reach = [
         row.latency.high / row.latency.value - 1 for row in rows if row.judged and row.latency
     ]

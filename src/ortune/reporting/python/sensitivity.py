@@ -25,12 +25,9 @@ _FOOT = (
 
 def run(request: SensitivityRequest) -> measuring.Sensitivity:
     """Measure, and draw."""
-    plot = (
-        None
-        if request.plot is None
-        else check_output_file(request.plot, request.force, request.model)
-    )
-    if plot is not None:
+    plot = None
+    if request.plot is not None:
+        plot = check_output_file(request.plot, request.force, request.model)
         require_plot_suffix(plot)
     result = measuring.run(request)
     if plot is not None:

@@ -155,13 +155,8 @@ def _make_ranges_table(result: Timeline) -> Table:
     for segment in result.cheapest:
         until = "on" if math.isinf(segment.until) else f"to {format_inferences(segment.until)}"
         sessions = max(1, math.ceil(segment.since / result.per_session))
-        rows.append(
-            (
-                f"{format_inferences(segment.since)} {until}",
-                format_inferences(sessions),
-                segment.name,
-            )
-        )
+        stretch = f"{format_inferences(segment.since)} {until}"
+        rows.append((stretch, format_inferences(sessions), segment.name))
     return Table(("inferences", "from session", "cheapest"), tuple(rows))
 
 
@@ -172,11 +167,9 @@ def _make_break_even_table(result: Timeline) -> Table:
         cells = ("", "")
         if row.against != NONE:
             since = row.estimate_break_even(result.find_line(row.against), each)
-            ends = (
-                f" [{_format_start(since.low)}, {_format_start(since.high)}]"
-                if since.low != since.high
-                else ""
-            )
+            ends = ""
+            if since.low != since.high:
+                ends = f" [{_format_start(since.low)}, {_format_start(since.high)}]"
             cells = (row.against, (f"{_format_start(since.value)}{ends}"))
         rows.append((row.line.name, _format_start(find_break_even(none, row.line, each)), *cells))
     if result.every is not None:

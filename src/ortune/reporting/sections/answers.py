@@ -146,14 +146,9 @@ def _plot_histogram(kept: SampleScores, fates: Sequence[str]) -> Iterable[Block]
             counts[place] = counts.get(place, 0) + 1
     present = [fate for fate in _COLOURS if any(fate == name for _, name in counts)]
     rows = [
-        {
-            "from": low + place * wide,
-            "to": low + (place + 1) * wide,
-            "samples": count,
-            "fate": fate,
-            "order": present.index(fate),
-        }
-        for (place, fate), count in sorted(counts.items())
+        {"from": low + k * wide, "to": low + (k + 1) * wide, "samples": count, "fate": fate}
+        | {"order": present.index(fate)}
+        for (k, fate), count in sorted(counts.items())
     ]
     scale = {"domain": present, "range": [f"var(--{_COLOURS[fate]})" for fate in present]}
     yield Chart(

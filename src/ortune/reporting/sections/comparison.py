@@ -23,25 +23,17 @@ class ComparisonSection(Section):
         first, best = study.baseline, study.best
         trials = [first] if best.key == first.key else [first, best]
         names = ("original", "winner")[: len(trials)]
+        times = [say.format_milliseconds(say.latency_ns(study, trial)) for trial in trials]
         rows = [
-            (
-                f"{study.job.workload.measure}, ms",
-                *([say.format_milliseconds(say.latency_ns(study, trial)) for trial in trials]),
-            ),
+            (f"{study.job.workload.measure}, ms", *times),
             ("score", *_format_scores(trials)),
             ("size, MB", *(say.format_megabytes(trial.size) for trial in trials)),
             ("recipe", *(trial.plan.recipe.name for trial in trials)),
             ("backend", *(str(trial.plan.backend) for trial in trials)),
-            ("ran on", *(_describe_placement(trial) for trial in trials)),
-            (
-                "peak memory, MB",
-                *(say.format_measurement(trial, "peak_rss") for trial in trials),
-            ),
+            ("ran on", *map(_describe_placement, trials)),
+            ("peak memory, MB", *(say.format_measurement(t, "peak_rss") for t in trials)),
             ("load, ms", *(say.format_measurement(trial, "load_ns") for trial in trials)),
-            (
-                "first run, ms",
-                *(say.format_measurement(trial, "first_ns") for trial in trials),
-            ),
+            ("first run, ms", *(say.format_measurement(trial, "first_ns") for trial in trials)),
         ]
         yield Heading(" and ".join(names).capitalize())
         yield Table(("", *names), tuple(rows))
@@ -60,9 +52,5 @@ def _format_scores(trials: list[Trial]) -> list[str]:
 
 def _describe_placement(trial: Trial) -> str:
     placement = trial.measurement.placement if trial.measurement else {}
-    return (
-        ", ".join(
-            f"{name}: {say.format_count(nodes, 'node')}" for name, nodes in placement.items()
-        )
-        or "not recorded"
-    )
+    taken = [f"{name}: {say.format_count(nodes, 'node')}" for name, nodes in placement.items()]
+    return ", ".join(taken) or "not recorded"

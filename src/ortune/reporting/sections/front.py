@@ -26,11 +26,8 @@ class FrontSection(Section):
         if study.job.wanted.prefer == "size":
             yield from _plot_sizes(study, [trial for trial in latest if trial.size])
             return
-        shown = [
-            trial
-            for trial in latest
-            if trial.score and math.isfinite(trial.score.value - trial.score.base)
-        ]
+        pairs = [(trial, trial.score) for trial in latest]
+        shown = [t for t, score in pairs if score and math.isfinite(score.value - score.base)]
         if len(shown) < 2:
             return
         front = replace(study, trials=tuple(shown)).front()
@@ -64,13 +61,9 @@ def _plot_sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
     if len(shown) < 2:
         return
     yield Heading("Speed against size")
-    yield Scatter(
-        "times as fast as the original",
-        "MB of model files",
-        tuple(_make_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
-        legend=PLAN_LEGEND,
-        log_x=True,
-    )
+    points = tuple(_make_point(study, trial, (trial.size or 0) / 1e6) for trial in shown)
+    axes = ("times as fast as the original", "MB of model files")
+    yield Scatter(*axes, points, legend=PLAN_LEGEND, log_x=True)
     yield Text("Smaller is better. Bars: 99 % intervals of the speed-up.")
 
 
@@ -96,11 +89,8 @@ def _make_score_point(study: Study, trial: Trial, scale: float) -> Point:
     if score is None:
         return _make_point(study, trial, math.nan)
     point = _make_point(study, trial, scale * (score.value - score.base))
-    ends = [
-        scale * (end - score.base)
-        for end in (score.low, score.value, score.high)
-        if math.isfinite(end)
-    ]
+    ends = (score.low, score.value, score.high)
+    ends = [scale * (end - score.base) for end in ends if math.isfinite(end)]
     if trial.key == study.baseline.key or len(ends) < 2 or min(ends) == max(ends):
         return point
     return replace(point, y_span=(min(ends), max(ends)))

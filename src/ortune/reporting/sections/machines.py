@@ -33,20 +33,11 @@ class MachinesSection(Section):
             f"Plans were built once and scored once, on '{first}'; on the others two samples are "
             "answered as there, and where not, plans are scored there too. 99 % intervals."
         )
-        yield Table(
-            ("plan", "accuracy", *machines),
-            (
-                ("the original", "", *map(_describe_original, machines.values())),
-                *(
-                    (
-                        study.label(trial.plan),
-                        say.describe_verdict(trial),
-                        *(_describe_plan(study, trial, there) for there in machines.values()),
-                    )
-                    for trial in plans
-                ),
-            ),
-        )
+        rows = [("the original", "", *map(_describe_original, machines.values()))]
+        for trial in plans:
+            cells = (_describe_plan(study, trial, there) for there in machines.values())
+            rows.append((study.label(trial.plan), say.describe_verdict(trial), *cells))
+        yield Table(("plan", "accuracy", *machines), tuple(rows))
 
 
 def _describe_best(name: str, there: Study) -> Text:

@@ -20,11 +20,9 @@ class NoiseSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         if not study.noise:
             return
-        summary = (
-            format_count(len(study.advice), "disturbance")
-            if study.advice
-            else "nothing disturbed it"
-        )
+        summary = "nothing disturbed it"
+        if study.advice:
+            summary = format_count(len(study.advice), "disturbance")
         yield Heading(f"Noise: {summary}", folded=True)
         for text in study.advice:
             yield Text(text[:1].upper() + text[1:] + ".", "warn")

@@ -63,15 +63,9 @@ def _make_estimate(study: Study, trial: Trial) -> Estimate:
         figure += f" [{say.format_span(speed)}]"
     elif figure != say.NONE:
         figure = f"about {figure}"
-    return Estimate(
-        study.label(trial.plan),
-        speed.value,
-        speed.low,
-        speed.high,
-        figure,
-        _describe_outcome(study, trial),
-        kind,
-    )
+    ends = (speed.value, speed.low, speed.high)
+    note = _describe_outcome(study, trial)
+    return Estimate(study.label(trial.plan), *ends, figure, note, kind)
 
 
 def _describe_outcome(study: Study, trial: Trial) -> str:

@@ -14,18 +14,9 @@ from ortune.core.study import Study
 from ortune.core.trial import Trial
 
 _ORDER = (
-    Outcome.FASTER,
-    Outcome.ROUGH,
-    Outcome.LEVEL,
-    Outcome.DISTURBED,
-    Outcome.EMULATED,
-    Outcome.UNSCORED,
-    Outcome.FAILS,
-    Outcome.SLOWER,
-    Outcome.TOO_LARGE,
-    Outcome.FAILED,
-    Outcome.CUT_SHORT,
-    Outcome.UNTRIED,
+    *(Outcome.FASTER, Outcome.ROUGH, Outcome.LEVEL, Outcome.DISTURBED, Outcome.EMULATED),
+    *(Outcome.UNSCORED, Outcome.FAILS, Outcome.SLOWER, Outcome.TOO_LARGE, Outcome.FAILED),
+    *(Outcome.CUT_SHORT, Outcome.UNTRIED),
 )
 
 _MEASURED = (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH, Outcome.UNSCORED)
@@ -41,16 +32,9 @@ class RankingSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         ranked = rank_trials(study)
         yield Heading("Every plan", folded=True)
+        metric = say.shorten_metric(str(study.budget.metric))
         yield Table(
-            (
-                "plan",
-                "speed-up",
-                "99 % interval",
-                say.shorten_metric(str(study.budget.metric)),
-                "MB",
-                "accuracy",
-                "why",
-            ),
+            ("plan", "speed-up", "99 % interval", metric, "MB", "accuracy", "why"),
             tuple(_make_row(study, trial) for trial in ranked),
             tuple(_select_tone(study, trial) for trial in ranked),
         )

@@ -36,12 +36,10 @@ class ReproduceSection(Section):
         if best.reproduce:
             yield Text("Run the process that timed the winner again:")
             yield Text(best.reproduce, "code")
-        yield Table(
-            ("digest of", "value"),
-            (
-                ("model", study.job.model_digest),
-                ("data", study.job.data_digest),
-                ("winning recipe", best.plan.recipe.key),
-                ("winning trial", best.key),
-            ),
+        digests = (
+            ("model", study.job.model_digest),
+            ("data", study.job.data_digest),
+            ("winning recipe", best.plan.recipe.key),
+            ("winning trial", best.key),
         )
+        yield Table(("digest of", "value"), digests)

@@ -47,15 +47,11 @@ class RunsSection(Section):
         if min(map(len, sides.values())) < _FEWEST:
             return
         yield Heading("Every timed run")
-        yield Lines(
-            measure,
-            "% of runs at most",
-            tuple(
-                Line(name, _make_curve(ns), "win" if name == "winner" else "original")
-                for name, ns in sides.items()
-            ),
-            log_x=True,
+        lines = tuple(
+            Line(name, _make_curve(ns), "win" if name == "winner" else "original")
+            for name, ns in sides.items()
         )
+        yield Lines(measure, "% of runs at most", lines, log_x=True)
         yield Table(
             ("", "runs", *(f"p{share}, ms" for share in _SHARES), "slowest, ms"),
             tuple(_make_row(name, ns) for name, ns in sides.items()),
@@ -91,14 +87,10 @@ def _plot_runs(bursts: Sequence[Burst], measure: str) -> Iterator[Block]:
         return
     step = -(-len(entries) // (2 * _POINTS))
     rows = [
-        {
-            "run": index,
-            "ms": ms,
-            "kind": _name_wait(waited),
-            "waited": 100 * min(max(0.0, waited), 99.0),
-        }
+        {"run": index, "ms": ms, "kind": _name_wait(waited), "waited": share}
         for index, (ms, waited) in enumerate(entries)
         if index % step == 0
+        for share in [100 * min(max(0.0, waited), 99.0)]
     ]
     kinds = [name for _, name, _ in _WAITS if any(row["kind"] == name for row in rows)]
     colours = {name: f"var(--{colour})" for _, name, colour in _WAITS}

@@ -48,16 +48,12 @@ class SearchSection(Section):
                 }
             )
         yield Heading("The search over time")
-        yield Chart(
-            _draw_bars(rows),
-            Table(
-                ("plan", "from, s", "to, s", "speed-up", "why"),
-                tuple(
-                    (r["plan"], f"{r['start']:.0f}", f"{r['end']:.0f}", r["speed-up"], r["why"])
-                    for r in rows
-                ),
-            ),
+        cells = tuple(
+            (r["plan"], f"{r['start']:.0f}", f"{r['end']:.0f}", r["speed-up"], r["why"])
+            for r in rows
         )
+        heads = ("plan", "from, s", "to, s", "speed-up", "why")
+        yield Chart(_draw_bars(rows), Table(heads, cells))
         untried = study.counts[Outcome.UNTRIED]
         if hopeful:
             yield Text(

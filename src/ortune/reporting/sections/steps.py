@@ -22,13 +22,9 @@ class StepsSection(Section):
         if best.edits:
             yield Heading(f"What was done to the winner ({label_recipe(best.plan)})", folded=True)
             rows = tuple(
-                (
-                    edit.step,
-                    f"{edit.count:,}",
-                    f"{edit.seconds:.1f}",
-                    edit.note if edit.kept else f"rolled back: {edit.note}",
-                )
+                (edit.step, f"{edit.count:,}", f"{edit.seconds:.1f}", note)
                 for edit in best.edits
+                for note in [edit.note if edit.kept else f"rolled back: {edit.note}"]
             )
             yield Table(("step", "edits", "seconds", "note"), rows)
         # Each step and reason once, with the first recipes that it happened in.

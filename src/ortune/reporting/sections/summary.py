@@ -91,14 +91,8 @@ def _make_speed_tile(study: Study, best: Trial) -> Tile:
     span = (speed.low, speed.high) if speed.is_bounded else None
     note = f"99 % interval {say.format_span(speed)}x; the mark is 1x" if span else "no interval"
     tone = "good" if span and speed.low > 1 else "plain"
-    return Tile(
-        measure,
-        f"{say.format_speedup(speed)} as fast",
-        f"{times[0]} -> {times[1]} ms",
-        note,
-        tone,
-        span,
-    )
+    faster, change = f"{say.format_speedup(speed)} as fast", f"{times[0]} -> {times[1]} ms"
+    return Tile(measure, faster, change, note, tone, span)
 
 
 def _make_score_tile(study: Study, best: Trial) -> Tile:

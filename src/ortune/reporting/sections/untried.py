@@ -37,13 +37,8 @@ class UntriedSection(Section):
         if not untried_plans:
             return
         yield Heading("Not tried", folded=True)
-        yield Table(
-            ("plan", *EXPECTED, "why not"),
-            tuple(
-                (plan.label or plan.plan, *format_expectation(plan), plan.why)
-                for plan in untried_plans
-            ),
-        )
+        rows = ((p.label or p.plan, *format_expectation(p), p.why) for p in untried_plans)
+        yield Table(("plan", *EXPECTED, "why not"), tuple(rows))
         more = study.counts[Outcome.UNTRIED] - len(untried_plans)
         if more > 0:
             yield Text(f"And {format_count(more, 'plan')} more.")

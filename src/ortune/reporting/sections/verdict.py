@@ -88,11 +88,8 @@ class VerdictSection(Section):
         made_up = study.samples.get("calibration") == 0  # nothing is calibrated on such samples
         budget = say.shorten_groups(str(study.budget))
         rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-        parts = ", ".join(
-            f"{number:,} {_PARTS.get(part, part)}"
-            for part, number in study.samples.items()
-            if number
-        )
+        samples = ((_PARTS.get(part, part), number) for part, number in study.samples.items())
+        parts = ", ".join(f"{number:,} {purpose}" for purpose, number in samples if number)
         yield Text(
             f"Accuracy budget: {budget}{rule}. Original on {study.job.baseline}."
             + f" {'Made-up samples' if made_up else 'Samples'}: {parts}." * bool(parts)

@@ -49,11 +49,9 @@ def compute_waiting_share(trial: Trial) -> float:
     blocks = [block for pair in pairs for block in pair.blocks]
     bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
     waiting_shares = [share for burst in bursts for share in burst.waited if share >= 0]
-    return (
-        sum(share > WAITED for share in waiting_shares) / len(waiting_shares)
-        if waiting_shares
-        else 0.0
-    )
+    if not waiting_shares:
+        return 0.0
+    return sum(share > WAITED for share in waiting_shares) / len(waiting_shares)
 
 
 def count_disturbances(advice: Sequence[object]) -> Pill:
