@@ -24,20 +24,8 @@ from ortune.core.step import Transform
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.given import load_or_generate_feeds
 from ortune.graph.analysis import facts as model_facts
+from ortune.graph.analysis import node_costs
 from ortune.graph.analysis.dataflow import Origin
-from ortune.graph.analysis.node_costs import (
-    Account,
-    Body,
-    LargeTensor,
-    LocalFunction,
-    Sum,
-    compute_intensity,
-    list_accounts,
-    list_large_tensors,
-    local_bodies,
-    local_functions,
-    sum_by_region,
-)
 from ortune.graph.analysis.regions import divide_into_regions
 from ortune.graph.analysis.saturation import Saturable, list_saturable_layers
 from ortune.graph.analysis.weight_values import weight_values
@@ -234,11 +222,11 @@ class Inspection(TableResult):
     intensity: float | None
     unknown: int
     activations: Mapping[str, int]
-    nodes: tuple[Account, ...]
-    regions: tuple[Sum, ...]
-    tensors: tuple[LargeTensor, ...]
-    bodies: tuple[Body, ...]
-    functions: tuple[LocalFunction, ...]
+    nodes: tuple[node_costs.Account, ...]
+    regions: tuple[node_costs.Sum, ...]
+    tensors: tuple[node_costs.LargeTensor, ...]
+    bodies: tuple[node_costs.Body, ...]
+    functions: tuple[node_costs.LocalFunction, ...]
     lint: tuple[Finding, ...]
     skipped: str
     saturable: tuple[Saturable, ...]
@@ -270,7 +258,7 @@ def run(request: Inspect) -> Inspection:
     values = list(weight_values(loaded)) if read else None
     facts = model_facts.read_facts(loaded, inference, values=values)
     parts = divide_into_regions(Origin(inference[0]))
-    node_accounts = list_accounts(inference[0], parts.of)
+    node_accounts = node_costs.list_accounts(inference[0], parts.of)
     moved = sum(entry.moved or 0 for entry in node_accounts)
     odd = [*lint_model(loaded, inference[0], file.parse_outline(path), values)]
     odd += _find_unfused_pairs(loaded, facts) if read else ()
@@ -309,14 +297,14 @@ def run(request: Inspect) -> Inspection:
         opsets=dict(loaded.opset_imports),
         shapes=dict(request.shapes),
         moved=moved,
-        intensity=compute_intensity(facts.flops, moved),
+        intensity=node_costs.compute_intensity(facts.flops, moved),
         unknown=sum(entry.flops is None or entry.moved is None for entry in node_accounts),
         activations=dict(Counter(type_name(value.type) for value in node_outputs).most_common()),
         nodes=tuple(node_accounts),
-        regions=tuple(sum_by_region(inference[0], node_accounts)),
-        tensors=tuple(list_large_tensors(loaded, inference[0], _TENSORS)),
-        bodies=tuple(local_bodies(loaded)),
-        functions=tuple(local_functions(loaded)),
+        regions=tuple(node_costs.sum_by_region(inference[0], node_accounts)),
+        tensors=tuple(node_costs.list_large_tensors(loaded, inference[0], _TENSORS)),
+        bodies=tuple(node_costs.local_bodies(loaded)),
+        functions=tuple(node_costs.local_functions(loaded)),
         lint=sort_findings(odd),
         skipped=skipped,
         saturable=list_saturable_layers(loaded) if read else (),

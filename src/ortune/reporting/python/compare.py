@@ -52,8 +52,7 @@ def build_comparison_parts(result: comparing.CompareResult) -> tuple[Part, Part]
         metrics = [
             name
             for name, values in ratios.items()  # by a tenth and more one is worth a column
-            if name in result.thresholds
-            or any(x is not None and not 0.9 < x < 1.1 for x in values)
+            if name in result.thresholds or any(x and not 0.9 < x < 1.1 for x in values)
         ]
         rows = tuple(
             (
