@@ -157,7 +157,9 @@ def build_profile_parts(profile: Profile, top: int | None = TOP) -> tuple[Part, 
         )
         for entry in ranked
     ]
-    notes = (Heading("Notes"), *map(Text, profile.notes)) if profile.notes else ()
+    notes: tuple[Block, ...] = ()
+    if profile.notes:
+        notes = (Heading("Notes"), *(Text(note) for note in profile.notes))
     candidates = (
         Part(
             "time",
@@ -239,8 +241,8 @@ def _build_placement(profile: Profile) -> list[Block]:
     times = profile.by("provider")
     providers = dict.fromkeys((*profile.placement, *times))
     if len(providers) < 2 and not profile.fallbacks:
-        taken = profile.placement.items()
-        texts = (f"placement: {name} {format_count(n, 'node')}" for name, n in taken)
+        counts = profile.placement.items()
+        texts = (f"placement: {name} {format_count(n, 'node')}" for name, n in counts)
         return [*_describe_integers(profile), *map(Text, texts)]
     nothing = Share(0.0, 0.0, 0)
     rows = [

@@ -346,8 +346,9 @@ def run(request: Calibrate) -> Calibration:
         more = request.every or request.tensorrt_cache is not None
         all_ranges: Ranges = {}
         if more:
-            observer = quantizer_probes.observer
-            all_ranges = _observe_all_tensors(request, observer, seen, folder / "every")
+            all_ranges = _observe_all_tensors(
+                request, quantizer_probes.observer, seen, folder / "every"
+            )
     first, tensors = result.ranges[0], [probe.tensor for probe in quantizer_probes.probes]
     whole = {p.key: first[p.key] for p in quantizer_probes.probes if p.key in first}
     unanswered = tuple(p.tensor for p in quantizer_probes.probes if p.key not in whole)

@@ -470,10 +470,10 @@ def run(request: Convert) -> ConvertedModel:
             )
         )
     sizes = file.count_file_bytes(model), file.count_file_bytes(out)
-    asked = request.precision, request.target, request.level
+    settings = request.precision, request.target, request.level
     ratio = _measure_latency_ratio(request) if request.dynamic_conv and not folding else None
     return ConvertedModel(
-        model, out, *asked, converted.edits, *sizes, weights, scores, ratio, tuple(notes)
+        model, out, *settings, converted.edits, *sizes, weights, scores, ratio, tuple(notes)
     )
 
 

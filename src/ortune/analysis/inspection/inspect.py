@@ -137,8 +137,8 @@ def build_placement(
     added: dict[str, int] = {}
     seen: set[str] = set()
     for provider, node_names in answer.items():
-        known = (n if n in model_nodes else outputs.get(n, "") for n in node_names)
-        mine = list(filter(None, known))
+        own_names = (n if n in model_nodes else outputs.get(n, "") for n in node_names)
+        mine = list(filter(None, own_names))
         nodes[provider] = tuple(dict.fromkeys(mine))
         seen.update(mine)
         more = sum(

@@ -53,8 +53,11 @@ def build_dataclass(
     hints, fields = _hints(dataclass), [f.name for f in dataclasses.fields(dataclass)]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__.lstrip("_")
     formerly: Mapping[str, str] = getattr(kind, "formerly", {})
-    asked = {key: value for key, value in arguments.items() if formerly.get(key) != ""}
-    arguments = {formerly.get(key, key): value for key, value in asked.items()}
+    arguments = {
+        formerly.get(key, key): value
+        for key, value in arguments.items()
+        if formerly.get(key) != ""
+    }
     if known_only:
         arguments = {key: value for key, value in arguments.items() if key in fields}
     if unknown := sorted(arguments.keys() - set(fields)):
@@ -140,7 +143,7 @@ def _convert_value(kind: Any, data: Any, known_only: bool) -> Any:
     if isinstance(data, cast(type, kind)):
         return data
     if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
-        name = getattr(kind, "folder", kind.__name__)
+        name = getattr(kind, "folder", cast(type, kind).__name__)
         raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
     return build_dataclass(cast(type, kind), data, known_only=known_only)
 

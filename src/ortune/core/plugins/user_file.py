@@ -131,15 +131,12 @@ def _load_class(
     if name is None or name not in classes:
         kind = base.__name__.lower()
         if name is None:
-            what = f"'{path}' is a file, and the {kind} in it is not named"
+            problem = f"'{path}' is a file, and the {kind} in it is not named"
         elif hasattr(module, name):
-            what = f"'{name}' in {path} is not {with_article(kind)}"
+            problem = f"'{name}' in {path} is not {with_article(kind)}"
         else:
-            what = f"{path} has no '{name}'"
-        raise UnknownPlugin(
-            what,
-            fix=_suggest_names(path, name, list(classes)),
-        )
+            problem = f"{path} has no '{name}'"
+        raise UnknownPlugin(problem, fix=_suggest_names(path, name, list(classes)))
     cls = classes[name]
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(cls.__abstractmethods__))

@@ -207,8 +207,8 @@ class Board:
         if self._budget is None and self._work is not None and self._work.total:
             parts.append(f"{100 * min(1.0, self._work.done / self._work.total):.0f} %")
         elapsed_s = time.monotonic() - self._since
-        left = None if remaining_s is None else f"{format_clock(remaining_s)} left"
-        parts.append(left or f"{format_clock(elapsed_s)} so far")
+        remaining = None if remaining_s is None else f"{format_clock(remaining_s)} left"
+        parts.append(remaining or f"{format_clock(elapsed_s)} so far")
         if self._work is not None and self._work.pace:
             parts.append(self._work.pace)
         return f"{self._work.work if self._work else 'at work'}: {', '.join(parts)}"

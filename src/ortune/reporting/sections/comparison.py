@@ -52,5 +52,5 @@ def _format_scores(trials: list[Trial]) -> list[str]:
 
 def _describe_placement(trial: Trial) -> str:
     placement = trial.measurement.placement if trial.measurement else {}
-    taken = [f"{name}: {say.format_count(nodes, 'node')}" for name, nodes in placement.items()]
-    return ", ".join(taken) or "not recorded"
+    shares = [f"{name}: {say.format_count(nodes, 'node')}" for name, nodes in placement.items()]
+    return ", ".join(shares) or "not recorded"

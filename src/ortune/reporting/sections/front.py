@@ -89,8 +89,8 @@ def _make_score_point(study: Study, trial: Trial, scale: float) -> Point:
     if score is None:
         return _make_point(study, trial, math.nan)
     point = _make_point(study, trial, scale * (score.value - score.base))
-    ends = (score.low, score.value, score.high)
-    ends = [scale * (end - score.base) for end in ends if math.isfinite(end)]
+    scores = (score.low, score.value, score.high)
+    ends = [scale * (end - score.base) for end in scores if math.isfinite(end)]
     if trial.key == study.baseline.key or len(ends) < 2 or min(ends) == max(ends):
         return point
     return replace(point, y_span=(min(ends), max(ends)))
