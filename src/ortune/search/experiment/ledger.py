@@ -14,7 +14,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -184,10 +184,6 @@ def _require_no_links(root: Path) -> None:
                 )
 
 
-def _read_trials(path: Path) -> list[Trial]:
-    return _latest_trials(_read_lines(path))
-
-
 def _read_lines(path: Path) -> list[Trial]:
     """Read whole lines; a last one that is being written is left out."""
     try:
@@ -317,7 +313,7 @@ def read_kernels(root: Path, key: str) -> Recorded | None:
 
 def read_trials(root: Path) -> list[Trial]:
     """Return the trials of a folder; nothing is cut off, as a search that goes on does."""
-    return _read_trials(root / "ledger.jsonl")
+    return _latest_trials(_read_lines(root / _LEDGER))
 
 
 def is_finished(root: Path) -> bool:
@@ -399,23 +395,25 @@ def read_study(root: str | Path) -> Study:
             may not.
     """
     root = Path(root)
-    study = _read_run(root)
-    machines = {name: _read_run(folder) for name, folder in _list_machines(root).items()}
+    study = _build_study(root, read_trials(root))
+    # Other machines on which finalists were timed: a run of its own each, once it has a trial.
+    folders = sorted(path.parent for path in root.glob(f"machines/*/{_LEDGER}"))
+    timed = {folder: trials for folder in folders if (trials := read_trials(folder))}
+    machines = {folder.name: _build_study(folder, trials) for folder, trials in timed.items()}
     return replace(study, machines=machines)
 
 
-def _read_run(root: Path) -> Study:
+def _build_study(root: Path, trials: Sequence[Trial]) -> Study:
     header = read_header(root)
-    trials = _read_trials(root / _LEDGER)
     if header is None or not trials:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
     data = _load_json(root / "ending.json")
     ending = Ending() if data is None else _decode_record(Ending, data, root / "ending.json")
     changed = tuple(t for t in trials if t.status is not Status.UNCHANGED)
     header = replace(header, job=disable_imports(header.job, changed))
-    files = root.glob("batches/*/ledger.jsonl")
-    batches = {int(path.parent.name): path for path in files if path.parent.name.isdecimal()}
-    timed = {batch: tuple(_read_trials(batches[batch])) for batch in sorted(batches)}
+    folders = (path.parent for path in root.glob(f"batches/*/{_LEDGER}"))
+    batches = {int(folder.name): folder for folder in folders if folder.name.isdecimal()}
+    timed = {batch: tuple(read_trials(batches[batch])) for batch in sorted(batches)}
     return Study(
         str(root),
         header,
@@ -423,12 +421,6 @@ def _read_run(root: Path) -> Study:
         ending,
         {b: batch_trials for b, batch_trials in timed.items() if batch_trials},
     )
-
-
-def _list_machines(root: Path) -> dict[str, Path]:
-    """Return the folders of other machines on which finalists of a run were timed, by name."""
-    files = sorted(root.glob("machines/*/ledger.jsonl"))
-    return {path.parent.name: path.parent for path in files if _read_lines(path)}
 
 
 def disable_imports(job: Job, trials: Iterable[Trial]) -> Job:
