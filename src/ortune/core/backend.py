@@ -206,7 +206,6 @@ class Backend(Plugin):
         """Load the model as `open` does, with the runtime's own profiler on.
 
         Args:
-            path: The model file.
             folder: Receives the runtime's files: its trace and the graph that it executes.
             verbose: Let the runtime log to stderr.
 

@@ -34,9 +34,6 @@ def open_cluster(executor: str) -> Iterator[Any]:
     version; the packages that it imports must be installed on every node. What is printed within
     the block goes to the standard error.
 
-    Args:
-        executor: What ``--executor`` says.
-
     Raises:
         BadSettings: The package is missing, or there is no cluster at the address.
     """

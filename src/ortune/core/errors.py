@@ -141,11 +141,7 @@ def make_unexpected_error(
 
 @contextmanager
 def wrap_unexpected_errors(arguments: Iterable[object]) -> Iterator[None]:
-    """Turn an exception that nobody foresaw into `Unexpected`, chained to it.
-
-    Args:
-        arguments: As for `make_unexpected_error`.
-    """
+    """Turn an exception that nobody foresaw into `Unexpected`, chained to it."""
     try:
         yield
     except (OrtuneError, OSError):

@@ -94,7 +94,6 @@ def derive_defaults(spec: TensorSpec, explicit: Mapping[str, Any]) -> dict[str, 
     """Read layout, channels and size off the input's shape; integers keep their pixels.
 
     Args:
-        spec: The input that takes the image.
         explicit: Keys that are written out.
     """
     shape = spec.shape if spec.shape is not None and len(spec.shape) in (3, 4) else (None,) * 4
@@ -121,7 +120,6 @@ def resize_and_crop(image: Image, settings: Preprocess, name: str) -> NDArray[np
 
     Args:
         image: RGB, or one channel for gray.
-        settings: What to do.
         name: Of the picture, for errors.
 
     Raises:

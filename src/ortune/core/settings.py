@@ -35,7 +35,6 @@ def read_settings(
     """Read a settings file.
 
     Args:
-        path: The file.
         allowed: The keys it may have.
         formerly: Other words for keys, such as those of older files -> the key; empty where
             nothing asks for it any more.
@@ -87,9 +86,6 @@ def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> N
     """Refuse a value of a type that the setting does not take.
 
     Args:
-        path: The settings file.
-        key: The setting.
-        value: One value of it.
         types: The types it may have; bool counts as itself alone.
 
     Raises:
@@ -109,7 +105,6 @@ def format_settings(request: Request, but: Collection[str] = ()) -> str:
     """Write the settings of a request; paths absolute, so that the file works from anywhere.
 
     Args:
-        request: What was asked.
         but: Fields to leave out.
     """
     lines = []

@@ -317,11 +317,7 @@ def _time_frames(
 
 
 def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
-    """Write what frames are given: what a source yields, whole, or made-up inputs of the model.
-
-    Raises:
-        BadData: There is none.
-    """
+    """Write what frames are given: what a source yields, whole, or made-up inputs of the model."""
     if archive.is_bundle(model):
         with archive.open_bundle(model) as (_, manifest):
             signatures = list(manifest.signatures.values())

@@ -322,11 +322,7 @@ class _Set:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _try_row(self, act: Callable[[int], T], index: int) -> T | None:
-        """Act on a row; where its process fails, keep the reason and return None.
-
-        Raises:
-            BadModel: The first row failed, the measure of the others.
-        """
+        """Act on a row, or note why its process fails; what fails in the first row is raised."""
         try:
             return act(index)
         except WorkerFailed as error:

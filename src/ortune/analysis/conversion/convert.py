@@ -224,11 +224,7 @@ def check_target(request: Convert, path: Path) -> None:
 
 
 def _check_loading(request: Convert, path: Path, folder: Path, backend: Backend) -> None:
-    """Load the result where it will run.
-
-    Raises:
-        BadModel: It does not load; where its source does not either no setting mends that.
-    """
+    """Load the result where it will run; where its source does not load either, say so."""
     failure = _find_load_failure(path, folder, backend)
     if failure is None:
         return
@@ -252,10 +248,7 @@ def _find_load_failure(path: Path, folder: Path, backend: Backend) -> Failure | 
 def _score_result(
     model: Path, path: Path, data: steps.ConversionData, backend: Backend
 ) -> list[dict[str, object]]:
-    """Score the result against the source on a few samples; empty when nothing can be run.
-
-    Outputs that differ from run to run are left out.
-    """
+    """Score the result against the source on a few samples, by outputs that no run changes."""
     random = data.agreement.random
     outputs = {spec.name for spec in read_facts(file.load(model)).outputs}
     if data.feeds is None or not outputs - set(random):

@@ -131,11 +131,7 @@ class ConversionInputs:
 
 
 def _try_samples(model: Path, feeds: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
-    """Run the model once on made-up samples.
-
-    Raises:
-        BadData: It does not take them.
-    """
+    """Run the model once on made-up samples, and refuse them where it does not take them."""
     backend = Cpu(level="disabled", custom_ops=custom_ops)
     job = single_model_job(model, backend, feeds.stream, folder, "try")
     try:

@@ -179,12 +179,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
 
 
 def _read_steps(texts: Sequence[str]) -> tuple[Step, ...]:
-    """Read the steps.
-
-    Raises:
-        UnknownPlugin: There is no such step.
-        BadSettings: None of them decides a precision.
-    """
+    """Read the steps, one of which decides a precision at least."""
     steps = tuple(map(reading.read_step, texts))
     if find_deciding_step(steps) is None:
         recipe = ", ".join(texts) or "nothing"

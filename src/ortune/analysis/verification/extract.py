@@ -263,11 +263,7 @@ class _Run:
         return path
 
     def _demand_reached(self, names: Sequence[str]) -> None:
-        """Refuse what a Loop or Scan gives its body: no run of the whole shows it.
-
-        Raises:
-            BadData: There is such a tensor.
-        """
+        """Refuse what a Loop or Scan gives its body: no run of the whole shows it."""
         computed_names = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
         for name in names:
             if name not in computed_names:

@@ -113,11 +113,7 @@ def _query_driver() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
 
 
 def _query_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
-    """Ask NVML (NVIDIA Management Library, API reference), memory in bytes, power in mW.
-
-    Raises:
-        OSError: There is no driver.
-    """
+    """Ask NVML (NVIDIA Management Library, API reference), memory in bytes, power in mW."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

@@ -88,7 +88,6 @@ def read_field_bounds(kind: type[Any], default: Bounds | None) -> Mapping[str, B
     """Return field -> bounds of a dataclass, of fields that hold numbers.
 
     Args:
-        kind: The dataclass.
         default: Of a field that declares none; None leaves those out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)

@@ -86,8 +86,6 @@ def check_numbers(instance: object, field_names: Collection[str], *, here: bool 
     A plugin's field that declares none takes what `Bounds` allows by default.
 
     Args:
-        instance: The value.
-        field_names: The fields that were written out.
         here: Threads are counted against the CPUs of this machine.
 
     Raises:

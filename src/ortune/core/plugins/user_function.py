@@ -53,7 +53,6 @@ def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable
     """Import a function by its spelling; what the current folder has of a module's name counts.
 
     Args:
-        path: Its name.
         kind: What it is asked for as, such as ``a metric function``.
         takes: What it will be called with.
 

@@ -12,7 +12,6 @@ def wrap_text(text: str, width: int, hang: str = "") -> list[str]:
     itself goes on in the next line. Line breaks and leading spaces stay.
 
     Args:
-        text: One or more lines.
         width: Columns of the terminal.
         hang: Put before every line that goes on with another, behind its leading spaces.
     """

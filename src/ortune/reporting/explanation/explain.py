@@ -318,11 +318,7 @@ def _describe_plan(
 
 
 def _match_plans(plans: Sequence[PlanExplanation], text: str) -> tuple[PlanExplanation, ...]:
-    """Return the plans of this number, name or start of a key; a name may be of several backends.
-
-    Raises:
-        BadSettings: There is none; close names are told.
-    """
+    """Return the plans of this number, name (several backends may have it) or start of a key."""
     if text.isdecimal() and len(text) < _SHORTEST and int(text) < len(plans):
         return (plans[int(text)],)
     if text == "winner":
@@ -436,10 +432,7 @@ def _describe_survey(
 
 
 def _read_nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the operators of the original's nodes, and the precisions of the winner's.
-
-    A file that is gone is noted, and has none.
-    """
+    """Return the original's nodes' operators and the winner's precisions, of files still there."""
 
     def read(path: Path) -> ir.Model | None:
         try:
@@ -465,11 +458,7 @@ def _describe_node(
     built: Mapping[str, str],
     surveys: Sequence[SurveyExplanation],
 ) -> NodeExplanation:
-    """Tell all that is known of a node.
-
-    Raises:
-        BadSettings: No file and no survey of the run knows it; close names are told.
-    """
+    """Tell all that is known of a node; refuse one that no file and no survey of the run knows."""
     keyed_regions = [(survey.key, region) for survey in surveys for region in survey.regions]
     inside = [
         text for _, region in keyed_regions for text in (region.cost.region, *region.cost.nodes)
