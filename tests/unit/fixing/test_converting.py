@@ -283,7 +283,7 @@ def several_models_without_a_function(room: Room) -> Iterator[Pair]:
     yield lambda: name_models(paths, "", None), lambda: name_models(paths, "x.py:f", None)
 
 
-@follow("search/experiment/ledger:_read_run", "-o folder of an `ortune optimize`")
+@follow("search/experiment/ledger:_build_study", "-o folder of an `ortune optimize`")
 def a_folder_without_a_run(room: Room) -> Iterator[Pair]:
     fill_folder(room.folder / "full")
     with prepare(room.folder, "RUN") as places:
