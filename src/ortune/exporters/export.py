@@ -151,9 +151,8 @@ def export_to_folder(request: Export, work: Path, name: str) -> ExportedModel:
             f"--exporter {request.exporter} takes folders of transformers alone",
             fix=f"use one of {', '.join(names)}",
         )
-    return _Run(request, work.resolve(), name).export_module(
-        names if request.exporter == "all" else (request.exporter,)
-    )
+    selected = names if request.exporter == "all" else (request.exporter,)
+    return _Run(request, work.resolve(), name).export_module(selected)
 
 
 def export_once(request: Export) -> Path:
@@ -257,11 +256,7 @@ class _Run:
         )
 
     def _read_inputs(self) -> Inputs:
-        """Return what the module takes: as it was asked, or as it says itself.
-
-        Raises:
-            BadSettings: Neither says.
-        """
+        """Return what the module takes: as it was asked, or as it says itself, else an error."""
         request = self._request
         if request.inputs:
             return name_dimensions(request.inputs, request.dynamic)
@@ -274,23 +269,14 @@ class _Run:
                 f"what {self._request.source} takes is not known: {', '.join(names)}",
                 fix=f"give {example}, such as --input {names[0] if names else 'x'}=1x3x224x224",
             )
-        if any(isinstance(dim, str) for spec in specs for dim in spec.shape or ()):
-            named = {
-                part
-                for spec in specs
-                for dim in spec.shape or ()
-                if isinstance(dim, str)
-                for part in dim.split(synthetic.PLUS)
-            }
+        dynamic = [dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)]
+        if dynamic:
+            named = {part for dim in dynamic for part in dim.split(synthetic.PLUS)}
             return Inputs(tuple(specs), {dim: description["sizes"][dim] for dim in sorted(named)})
         return name_dimensions(specs, request.dynamic)
 
     def _ask_worker(self, do: str, **more: Any) -> dict[str, Any]:
-        """Have a worker load the module.
-
-        Raises:
-            BadModel: It does not, or the worker ended.
-        """
+        """Have a worker load the module; `BadModel` where it does not, or the worker ended."""
         with translate_failures(str(self._request.source), ""), self._open_worker(do) as worker:
             return worker.ask(do, module_source=codec.encode(self._module), **more)
 
@@ -406,11 +392,7 @@ def _compare_output(
 
 
 def _rewrite_draft(draft: Path, interface: Interface, out: Path) -> tuple[int, tuple[str, ...]]:
-    """Write a draft with the names asked for; return its nodes and the inputs that it takes.
-
-    Raises:
-        BadModel: It cannot be read, or has another number of outputs.
-    """
+    """Write a draft with the names asked for; return its nodes and the inputs that it takes."""
     model = file.load(draft)
     outputs = model.graph.outputs
     if len(outputs) != len(interface.outputs):
@@ -526,11 +508,8 @@ def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
     for name, axis, dim in axes:
         shape = specs_by_name[name].shape or () if name in specs_by_name else None
         if shape is None or axis >= len(shape):
-            lack = (
-                "no input of the module"
-                if shape is None
-                else f"of {wording.format_count(len(shape), 'axis', 'axes')}"
-            )
+            rank = wording.format_count(len(shape or ()), "axis", "axes")
+            lack = "no input of the module" if shape is None else f"of {rank}"
             raise BadSettings(
                 f"--dynamic {name}:{axis}={dim}: {name} is {lack}",
                 fix=f"the inputs are: {', '.join(specs_by_name)}",
@@ -543,10 +522,8 @@ def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
                 f"'{dim}' is {example[dim]} and {size} in one example",
                 fix="give the inputs one size there, or two names",
             )
-        specs_by_name[name] = replace(
-            specs_by_name[name],
-            shape=(*shape[:axis], dim, *(specs_by_name[name].shape or ())[axis + 1 :]),
-        )
+        named = (*shape[:axis], dim, *shape[axis + 1 :])
+        specs_by_name[name] = replace(specs_by_name[name], shape=named)
     return Inputs(tuple(specs_by_name.values()), example)
 
 

@@ -46,31 +46,27 @@ def _simplify_power_or_quotient(model: ir.Model, node: ir.Node, editor: Editor) 
     if len(node.inputs) != 2 or model.opset_imports.get("", 0) < 7:
         return 0
     x, constant = node.inputs
-    exponent_or_divisor = read_scalar(constant)
-    if x is None or constant is None or exponent_or_divisor is None or read_scalar(x) is not None:
+    number = read_scalar(constant)
+    if x is None or constant is None or number is None or read_scalar(x) is not None:
         return 0
     if x.dtype not in _TYPES or node.outputs[0].dtype not in (None, x.dtype):
         return 0
-    is_cheaper = (
-        exponent_or_divisor in _POWERS
-        if node.op_type == "Pow"
-        else _is_power_of_two(exponent_or_divisor)
-    )
+    is_cheaper = number in _POWERS if node.op_type == "Pow" else _is_power_of_two(number)
     if not is_cheaper:
         return "the inverse of the divisor is not exact" if node.op_type == "Div" else 0
     if not scalar_for(constant, x):
         return WIDENS
     if node.op_type == "Div":
         inverse = editor.add_constant(
-            f"{node.name}_inverse", np.array(1 / exponent_or_divisor, x.dtype.numpy())
+            f"{node.name}_inverse", np.array(1 / number, x.dtype.numpy())
         )
         return replace_formula(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
     nodes = frozenset((node,))
-    if exponent_or_divisor == 2.0:
+    if number == 2.0:
         return replace_formula(model, editor, Site((x, x), nodes, node), "Mul")
-    if exponent_or_divisor == 0.5:
+    if number == 0.5:
         return replace_formula(model, editor, Site((x,), nodes, node), "Sqrt")
-    if exponent_or_divisor == -0.5 and node.graph is not None:
+    if number == -0.5 and node.graph is not None:
         root = editor.make_node("Sqrt", [x], name=f"{node.name}_root")
         root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
         node.graph.insert_before(node, root)

@@ -69,9 +69,5 @@ def _replace_by_cast_and_mul(editor: edit.Editor, node: ir.Node) -> bool:
 def _widens_a_kernel(node: ir.Node) -> bool:
     """Whether all readers are convolutions that take it as weight beside a float input."""
     uses = list(node.outputs[0].uses())
-    return bool(uses) and all(
-        use.node.op_type in _CONVOLUTIONS
-        and use.idx == 1
-        and not qdq.is_integer(use.node.inputs[0])
-        for use in uses
-    )
+    weights = all(use.node.op_type in _CONVOLUTIONS and use.idx == 1 for use in uses)
+    return bool(uses) and weights and not any(qdq.is_integer(use.node.inputs[0]) for use in uses)

@@ -73,15 +73,8 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.Consta
     ints = editor.make_node(
         "Gather", [table, rows], dict(node.attributes), name=f"{result.name}_int"
     )
-    late = editor.make_node(
-        "DequantizeLinear",
-        [ints.outputs[0], *wide.inputs[1:]],
-        attributes,
-        name=f"{result.name}_dq",
-        domain=wide.domain,
-    )
     ints.outputs[0].shape, ints.outputs[0].dtype = result.shape, tensor.dtype
-    return _replace_keeping_name(node, ints, late)
+    return _dequantize(editor, node, wide, attributes, ints.outputs[0], ints)
 
 
 def _move_behind_layout(
@@ -108,19 +101,22 @@ def _move_behind_layout(
         return False
     stem = str(wide.inputs[0].name) if wide.inputs[0] is not None else "weight"
     constant = editor.add_constant(f"{stem}_moved", moved_array)
+    return _dequantize(editor, node, wide, attributes, constant)
+
+
+def _dequantize(
+    editor: edit.Editor,
+    node: ir.Node,
+    wide: ir.Node,
+    attributes: dict[str, ir.Attr],
+    integers: ir.Value,
+    *before: ir.Node,
+) -> bool:
+    """Put a DequantizeLinear of integers in the place of a node, under its result's name."""
+    name, inputs = node.outputs[0].name, [integers, *wide.inputs[1:]]
     late = editor.make_node(
-        "DequantizeLinear",
-        [constant, *wide.inputs[1:]],
-        attributes,
-        name=f"{node.outputs[0].name}_dq",
-        domain=wide.domain,
+        "DequantizeLinear", inputs, attributes, name=f"{name}_dq", domain=wide.domain
     )
-    return _replace_keeping_name(node, late)
-
-
-def _replace_keeping_name(node: ir.Node, *replacements: ir.Node) -> bool:
-    """Put the new nodes in the place of one, under its result's name."""
-    name = node.outputs[0].name
-    replace_node(node, *replacements)
-    replacements[-1].outputs[0].name = name
+    replace_node(node, *before, late)
+    late.outputs[0].name = name
     return True

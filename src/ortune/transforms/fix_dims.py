@@ -55,13 +55,9 @@ class FixDims(Transform):
             Refused: No dimension is given.
         """
         if not self.dims:
-            dynamic_dims = [
-                d
-                for value in list_required_inputs(model)
-                for d in shape_of(value) or ()
-                if isinstance(d, str) and d.isidentifier()
-            ]
-            shown = str(dynamic_dims[0]) if dynamic_dims else "INPUT.AXIS"
+            dims = [dim for value in list_required_inputs(model) for dim in shape_of(value) or ()]
+            named = (dim for dim in dims if isinstance(dim, str) and dim.isidentifier())
+            shown = next(named, "INPUT.AXIS")
             raise Refused(
                 "fix-dims needs the dimensions", fix=f'write them: "fix-dims(dims=[{shown}:1])"'
             )
@@ -83,9 +79,9 @@ class FixDims(Transform):
             for graph in edit.walk_graphs(model):
                 outputs = [value for node in graph for value in node.outputs]
                 for value in (*graph.inputs, *outputs):
-                    dims = shape_of(value)
-                    if dims is not None:
-                        value.shape = ir.Shape([_resolve_dim(dim, names) for dim in dims])
+                    old_shape = shape_of(value)
+                    if old_shape is not None:
+                        value.shape = ir.Shape([_resolve_dim(dim, names) for dim in old_shape])
             infer_shapes(model)
         return count
 

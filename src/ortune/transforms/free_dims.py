@@ -280,11 +280,10 @@ class _Freeing:
             f"{node.name}_rest", np.asarray(sizes[1:], np.int64)
         )
         head = self._add_dim_size(node, source, 0)
-        joined = self._editor.make_node(
-            "Concat", [head, spatial_sizes], {"axis": 0}, name=f"{node.name}_sizes"
+        joined = self._add_node(
+            node, "Concat", [head, spatial_sizes], f"{node.name}_sizes", axis=0
         )
-        self._insert_node(node, joined)
-        node.replace_input_with(3, joined.outputs[0])
+        node.replace_input_with(3, joined)
 
     def _repeat_input(
         self, node: ir.Node, index: int, axis: int, like: ir.Value | None, of: int
@@ -304,32 +303,26 @@ class _Freeing:
         head = self._editor.add_constant(f"{node.name}_before", unit_repeats[:axis])
         tail = self._editor.add_constant(f"{node.name}_behind", unit_repeats[axis + 1 :])
         size = self._add_dim_size(node, like, of)
-        to = self._editor.make_node(
-            "Concat", [head, size, tail], {"axis": 0}, name=f"{node.name}_repeat"
-        )
-        self._insert_node(node, to)
-        wide = self._editor.make_node(
-            "Expand", [value, to.outputs[0]], name=f"{value.name}_repeated"
-        )
-        self._insert_node(node, wide)
-        self._old[wide.outputs[0]] = shape
-        node.replace_input_with(index, wide.outputs[0])
+        to = self._add_node(node, "Concat", [head, size, tail], f"{node.name}_repeat", axis=0)
+        wide = self._add_node(node, "Expand", [value, to], f"{value.name}_repeated")
+        self._old[wide] = shape
+        node.replace_input_with(index, wide)
 
     def _add_dim_size(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
         """Return one dimension of a value, int64 [1]."""
-        shape = self._editor.make_node("Shape", [value], name=f"{node.name}_shape")
-        self._insert_node(node, shape)
+        shape = self._add_node(node, "Shape", [value], f"{node.name}_shape")
         at = self._editor.add_constant(f"{node.name}_axis", np.array([axis], np.int64))
-        gather = self._editor.make_node("Gather", [shape.outputs[0], at], name=f"{node.name}_size")
-        self._insert_node(node, gather)
-        return gather.outputs[0]
+        return self._add_node(node, "Gather", [shape, at], f"{node.name}_size")
 
-    def _insert_node(self, before: ir.Node, node: ir.Node) -> None:
+    def _add_node(
+        self, before: ir.Node, op: str, inputs: Sequence[ir.Value], name: str, **attributes: int
+    ) -> ir.Value:
+        node = self._editor.make_node(op, inputs, attributes, name=name)
         edit.insert_before(before, node)
         infer_node(node, self._opsets, self._symbolic_values)
         # Constant only for the size that shapes were inferred with.
-        for value in node.outputs:
-            self._symbolic_values.arrays.pop(value, None)
+        self._symbolic_values.arrays.pop(node.outputs[0], None)
+        return node.outputs[0]
 
 
 def _find_reshape_target(

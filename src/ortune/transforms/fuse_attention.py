@@ -57,7 +57,6 @@ class FuseAttention(Transform):
 
     stage: ClassVar[Stage] = Stage.FUSE
     needs_opset: ClassVar[int] = 23
-    """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
         written = facts.has("Exp") and facts.has("ReduceMax") and facts.has("ReduceSum")
@@ -134,13 +133,9 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
             heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
             op, domain = "Attention", ""
             inputs = [*flat, *([mask] if mask is not None or past else []), *past]
+        name, outputs = f"{at.name}_attention", 3 if past else 1
         node = writer.editor.make_node(
-            op,
-            inputs,
-            heads_of | scaled,
-            name=f"{at.name}_attention",
-            domain=domain,
-            outputs=3 if past else 1,
+            op, inputs, heads_of | scaled, name=name, domain=domain, outputs=outputs
         )
         if contrib:
             writer.model.opset_imports.setdefault(domain, 1)
@@ -177,11 +172,7 @@ class _Parts:
 
 
 def _split_core(core: Core) -> _Parts:
-    """Split off what the operator does by itself.
-
-    Raises:
-        NotFusable: The tensors behind the heads are not found, or do not fit together.
-    """
+    """Split off what the operator does by itself; `NotFusable` where the parts do not fit."""
     query = trace_heads(core.query)
     key = find_transposed_keys(core.key)
     value = trace_heads(core.value)
@@ -207,11 +198,9 @@ def _split_core(core: Core) -> _Parts:
 
 
 def _join_past(source_heads: Heads) -> Heads:
-    return (
-        source_heads
-        if source_heads.past is None or source_heads.joined is None
-        else Heads(source_heads.joined, source_heads.scale)
-    )
+    if source_heads.past is None or source_heads.joined is None:
+        return source_heads
+    return Heads(source_heads.joined, source_heads.scale)
 
 
 def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: _Writer) -> None:
@@ -222,9 +211,7 @@ def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: 
     if turn is None or tuple(edit.read_attribute(turn, "perm", ())) != (0, 2, 1, 3):
         split = add_reshape(writer.editor, output, shape, at)
         output_shape = shape_of(output)
-        split.shape = (
-            ir.Shape([*output_shape[:2], *shape[2:]]) if output_shape is not None else None
-        )
+        split.shape = None if output_shape is None else ir.Shape([*output_shape[:2], *shape[2:]])
         back = writer.editor.make_node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
         edit.insert_before(at, back)

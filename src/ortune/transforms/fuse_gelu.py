@@ -44,7 +44,6 @@ class FuseGelu(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
     consumes = (("Erf", "Tanh"), ("Mul",), ("Add", "Sum"))
     needs_opset: ClassVar[int] = 20
-    """Lowest default-domain opset that has the operator."""
 
     def apply(self, model: ir.Model) -> int:
         return at_each(model, _fuse_gelu, "Erf", "Tanh", since=self.needs_opset)

@@ -54,7 +54,6 @@ class FuseLayerNorm(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
     consumes = (("ReduceMean",), ("Sqrt", "Pow"), ("Sub",))
     needs_opset: ClassVar[int] = 17
-    """Lowest default-domain opset that has the operator."""
 
     def apply(self, model: ir.Model) -> int:
         return at_each(model, _fuse_variance, "ReduceMean", since=self.needs_opset)

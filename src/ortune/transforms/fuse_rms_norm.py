@@ -41,7 +41,6 @@ class FuseRmsNorm(Transform):
 
     stage: ClassVar[Stage] = Stage.FUSE
     needs_opset: ClassVar[int] = 23
-    """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
         """The parts are there, and more means of squares than layer norms would take.

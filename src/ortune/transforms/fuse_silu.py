@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor, read_attribute
-from ortune.graph.ir.match import find_other_operand, find_producer, is_close_to, scalar_for
+from ortune.graph.ir.match import find_other_operand, find_producer, read_scalar, scalar_for
 from ortune.graph.ir.replace import replace_node
 from ortune.transforms.common.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
 
@@ -63,7 +63,7 @@ def _fuse_sigmoid(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
         if total.domain or total.op_type not in ("Add", "Sum"):
             continue
         addend = find_other_operand(total, exp.outputs[0])
-        if not is_close_to(addend, 1.0, tolerance=0.0):
+        if read_scalar(addend) != 1.0:
             continue
         for above in _find_quotients(total.outputs[0], x):
             site = Site((x,), frozenset((minus, exp, total, *above)), above[-1])

@@ -66,14 +66,10 @@ def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
     settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
     while inputs[-1] is None and bias is None:
         inputs.pop()
-    fused = editor.make_node(
-        op,
-        [*inputs, *([bias] if bias is not None else [])],
-        settings,
-        name=f"{norm.name}_skip",
-        domain="com.microsoft",
-        outputs=_SUM + 1,
-    )
+    if bias is not None:
+        inputs.append(bias)
+    name, domain = f"{norm.name}_skip", "com.microsoft"
+    fused = editor.make_node(op, inputs, settings, name=name, domain=domain, outputs=_SUM + 1)
     for value in fused.outputs[1:_SUM]:
         value.name = ""
     for value, old in ((fused.outputs[0], norm.outputs[0]), (fused.outputs[_SUM], add.outputs[0])):

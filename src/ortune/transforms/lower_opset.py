@@ -55,7 +55,26 @@ class LowerOpset(Transform):
         if (opset := model.opset_imports.get("", 0)) <= self.to:
             edit.add_note(model, f"the opset is {opset}")
             return 0
-        return lower_to(model, self.to) + 1
+        if self.to < OLDEST:
+            raise BadModel(
+                f"opset {self.to} is too old: operators are not written in it",
+                fix=f"give {OLDEST} or more, or export the model with the older opset",
+            )
+        edit.inline_functions(model)
+        if model.functions:
+            function = next(iter(model.functions.values()))
+            raise Refused(
+                f"function '{function.name}' cannot be inlined, so it keeps its opset",
+                fix="export the model without functions",
+            )
+        infer_shapes(model)
+        count = 1
+        for node in edit.walk_nodes(model):
+            if not node.domain:
+                count += _lower_node(node, opset, self.to)
+        model.opset_imports[""] = self.to
+        names.make_names_unique(model)
+        return count
 
 
 OLDEST = 21
@@ -64,41 +83,6 @@ OLDEST = 21
 
 _NEWEST_FOR_RUNTIME = {"Swish": 24}
 """Operator -> the last opset in which onnxruntime 1.31 runs it, by the standard's definition."""
-
-
-def lower_to(model: ir.Model, version: int) -> int:
-    """Rewrite the nodes whose operator has changed, set the version, return how many changed.
-
-    Local functions are inlined first.
-
-    Raises:
-        BadModel: `version` is none that can be had.
-        Refused: An operator, or how it is used, does not exist there; it is named.
-    """
-    old = model.opset_imports.get("", 0)
-    if version < OLDEST:
-        raise BadModel(
-            f"opset {version} is too old: operators are not written in it",
-            fix=f"give {OLDEST} or more, or export the model with the older opset",
-        )
-    if old <= version:
-        return 0
-    edit.inline_functions(model)
-    if model.functions:
-        function = next(iter(model.functions.values()))
-        raise Refused(
-            f"function '{function.name}' cannot be inlined, so it keeps its opset",
-            fix="export the model without functions",
-        )
-    infer_shapes(model)
-    count = 0
-    for graph in list(edit.walk_graphs(model)):
-        for node in list(graph):
-            if not node.domain:
-                count += _lower_node(node, old, version)
-    model.opset_imports[""] = version
-    names.make_names_unique(model)
-    return count
 
 
 def _lower_node(node: ir.Node, old: int, version: int) -> int:

@@ -100,9 +100,8 @@ def _collect_component(start: ir.Value) -> _Component | None:
         ]
         if maker is not None and not constant:
             index = value.index() or 0
-            touched.append(
-                (maker, next((p for p in qdq.list_ports(maker) if index in p.outs), None))
-            )
+            behind = next((p for p in qdq.list_ports(maker) if index in p.outs), None)
+            touched.append((maker, behind))
         for node, port in touched:
             if port is None or not _can_shift(node, port):
                 return None

@@ -21,25 +21,17 @@ class Origin:
 
     Every node and value must have a name of its own (`ortune.graph.io.names.make_names_unique`)
     and calls of local functions be inlined.
-
-    Attributes:
-        nodes: Name -> node, in the order of the file; a body follows the node that holds it.
-        maker: Value -> name of the node that makes it.
-        inputs: Node -> values that it reads itself.
-        outputs: Node -> values that it makes.
-        readers: Value -> nodes that read it.
-        constant: Values that depend on constants alone.
-        results: The model's outputs and those of every body.
     """
 
     def __init__(self, model: ir.Model) -> None:
+        # Name -> node, in the order of the file; a body follows the node that holds it.
         self.nodes: dict[str, ir.Node] = {}
-        self.maker: dict[str, str] = {}
-        self.inputs: dict[str, tuple[str, ...]] = {}
-        self.outputs: dict[str, tuple[str, ...]] = {}
-        self.readers: dict[str, list[str]] = defaultdict(list)
-        self.constant: set[str] = set()
-        self.results: set[str] = set()
+        self.maker: dict[str, str] = {}  # value -> name of the node that makes it
+        self.inputs: dict[str, tuple[str, ...]] = {}  # node -> values that it reads itself
+        self.outputs: dict[str, tuple[str, ...]] = {}  # node -> values that it makes
+        self.readers: dict[str, list[str]] = defaultdict(list)  # value -> nodes that read it
+        self.constant: set[str] = set()  # values that depend on constants alone
+        self.results: set[str] = set()  # the model's outputs and those of every body
         self._through: dict[str, list[str]] = defaultdict(list)
         self._kind: dict[str, str] = {}
         self._index_graph(model.graph)

@@ -52,56 +52,43 @@ class Graphs:
 
     Nodes are numbered in the order of the file, a body behind the node that holds it; values in
     the order in which they are met.
-
-    Attributes:
-        first: Nodes of the first model; those of the second have this number or a higher one.
-        op: Node -> operator, other domains as ``com.microsoft::Gelu``.
-        role: Node -> operator without what a runtime's variant adds: ``Conv`` of ``FusedConv``.
-        settings: Node -> attribute -> text; what is ONNX' default is left out, bodies are too.
-        reads: Node -> values, -1 where one is left out.
-        writes: Node -> values, -1 where one is left out.
-        captured: Node -> values that its bodies read from outside, and results of the bodies.
-        bodies: Node -> attribute -> body.
-        scope: Node -> the node whose body holds it, -1 on top.
-        shapely: Node -> it computes integers from shapes and constants alone.
-        labels: Value -> the name that a runtime took it over from; empty for made-up names.
-        maker: Value -> node, -1 for inputs and initializers.
-        users: Value -> nodes that read it.
-        fixed: Value -> it depends on constants alone.
-        dtype: Value -> type as far as it is known.
-        constants: Value -> the stored tensor behind it.
     """
 
     def __init__(self, a: ir.Model, b: ir.Model) -> None:
+        # By node:
         self.nodes: list[ir.Node] = []
-        self.op: list[str] = []
-        self.role: list[str] = []
+        self.op: list[str] = []  # other domains as ``com.microsoft::Gelu``
+        self.role: list[str] = []  # without what a runtime adds: ``Conv`` of ``FusedConv``
+        # Attribute -> text; what is ONNX' default is left out, bodies are too.
         self.settings: list[dict[str, str]] = []
-        self.reads: list[tuple[int, ...]] = []
-        self.writes: list[tuple[int, ...]] = []
-        self.captured: list[tuple[int, ...]] = []
-        self.bodies: dict[int, dict[str, ir.Graph]] = {}
-        self.scope: list[int] = []
-        self.shapely: list[bool] = []
+        self.reads: list[tuple[int, ...]] = []  # values, -1 where one is left out
+        self.writes: list[tuple[int, ...]] = []  # likewise
+        self.captured: list[tuple[int, ...]] = []  # what its bodies read outside, their results
+        self.bodies: dict[int, dict[str, ir.Graph]] = {}  # attribute -> body
+        self.scope: list[int] = []  # the node whose body holds it, -1 on top
+        self.shapely: list[bool] = []  # it computes integers from shapes and constants alone
+        # By value:
         self.number: dict[ir.Value, int] = {}
         self.names: list[str] = []
-        self.maker: list[int] = []
-        self.users: list[list[int]] = []
-        self.fixed: list[bool] = []
-        self.dtype: list[ir.DataType | None] = []
-        self.constants: dict[int, Constant] = {}
+        self.maker: list[int] = []  # a node, -1 for inputs and initializers
+        self.users: list[list[int]] = []  # nodes that read it
+        self.fixed: list[bool] = []  # it depends on constants alone
+        self.dtype: list[ir.DataType | None] = []  # as far as it is known
+        self.constants: dict[int, Constant] = {}  # the stored tensor behind it
+        # By model:
         self.inputs: list[list[int]] = []
         self.results: list[list[int]] = []
         for model in (a, b):
-            self.first = len(self.nodes)
+            self.first = len(self.nodes)  # in the end, number of the second model's first node
             self._first_value = len(self.names)
             opset = model.opset_imports.get("", 1)
             inputs = [value for value in model.graph.inputs if not value.is_initializer()]
             self.inputs.append([self._number_value(value) for value in inputs])
             self._add_graph(model.graph, -1, opset)
             self.results.append([self._number_value(value) for value in model.graph.outputs])
+        # The names that a runtime took values over from, empty for made-up ones: tensors in
+        # another layout get the name of what they carry.
         self.labels = list(self.names)
-        # Give tensors in another layout the name of what they carry.
         for at in reversed(range(len(self.nodes))):
             outputs, name = self.writes[at][:1], str(self.nodes[at].name)
             if not self.op[at].startswith("com.microsoft") or not outputs or outputs[0] < 0:
@@ -399,18 +386,13 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
 
 
 class _ComputationDigests:
-    """Digests of values and nodes, filled node by node in the order of execution.
-
-    Attributes:
-        values: Value -> digest of the computation behind it.
-        nodes: Digest of each node; empty until it is finished.
-    """
+    """Digests of values and nodes, filled node by node in the order of execution."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
         self._bodies: dict[ir.Graph, str] = {}
-        self.values: dict[int, str] = {}
-        self.nodes = [""] * len(graphs.nodes)
+        self.values: dict[int, str] = {}  # of the computation behind each
+        self.nodes = [""] * len(graphs.nodes)  # empty until a node is finished
 
     def start_bodies(self, node: int) -> None:
         """Digest the bodies of a control-flow node, and the inputs of these."""

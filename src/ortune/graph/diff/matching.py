@@ -41,30 +41,24 @@ _FORWARDING = PASSED_ON | QUANTIZE | LAYOUT | {"Cast"}
 
 
 class NodePairs:
-    """The nodes of two models that play the same role.
-
-    Attributes:
-        partner: Node -> node of the other model, for both.
-        exact: Nodes that compute the same as their partners.
-        sure: Nodes with evidence of their own: computation, weights or names.
-        ends: Nodes of other roles that make a value of one name, as the last of a fusion does.
-        hashes: Value -> digest of the computation behind it.
-        names_trusted: Names that both models know mean the same.
-    """
+    """The nodes of two models that play the same role."""
 
     def __init__(self, graphs: Graphs) -> None:
         self.graphs = graphs
-        self.partner: dict[int, int] = {}
-        self.exact: set[int] = set()
-        self.sure: set[int] = set()
+        self.partner: dict[int, int] = {}  # node -> node of the other model, for both
+        self.exact: set[int] = set()  # nodes that compute the same as their partners
+        self.sure: set[int] = (
+            set()
+        )  # those with evidence of their own: computation, weights, names
+        # Nodes of other roles that make a value of one name, as the last of a fusion does.
         self.ends: list[tuple[int, int]] = []
         self._relations: dict[tuple[int, int], str] = {}
-        self.hashes, nodes = computation_digests(graphs)
+        self.hashes, nodes = computation_digests(graphs)  # of values, of nodes
         for first, second in self._group_by_key((digest, n) for n, digest in enumerate(nodes)):
             for a, b in match_in_order(first, second, lambda node: graphs.nodes[node].name):
                 self._pair_nodes(a, b, exact=True)
         self._pair_by_weights()
-        self.names_trusted = self._pair_by_names()
+        self.names_trusted = self._pair_by_names()  # names that both know mean the same
         self._pair_around_pairs()
 
     def _pair_around_pairs(self) -> None:
@@ -234,11 +228,8 @@ class NodePairs:
         """Return nodes whose weights hold the same numbers in another order, as no others do."""
         constants, side = self.graphs.constants, self.graphs.side_of_node
         sizes = [{constants[v].size for v, n in readers if side(n) == which} for which in (0, 1)]
-        keyed = (
-            ((constants[v].size, *constants[v].moments[:2]), n)
-            for v, n in readers
-            if constants[v].size in sizes[0] & sizes[1] and constants[v].scale is None
-        )
+        plain = [(constants[v], n) for v, n in readers if constants[v].scale is None]
+        keyed = (((c.size, *c.moments[:2]), n) for c, n in plain if c.size in sizes[0] & sizes[1])
         return [(a[0], b[0]) for a, b in self._group_by_key(keyed) if len(a) == len(b) == 1]
 
     def _pair_by_names(self) -> bool:

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 _CHUNK = 1 << 22
 _SAMPLE = 4096
-_FLOATS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
-)
 _ROUNDED = {
     ir.DataType.FLOAT16: 2.0**-10,
     ir.DataType.BFLOAT16: 2.0**-7,
@@ -58,7 +55,7 @@ class Constant:
     @property
     def floating(self) -> bool:
         """The reader sees floating-point numbers."""
-        return self.scale is not None or self.tensor.dtype in _FLOATS
+        return self.scale is not None or self.tensor.dtype in _ROUNDED
 
     @cached_property
     def digest(self) -> str:
@@ -148,7 +145,7 @@ def classify_relation(first: Constant, second: Constant) -> str:
 
 
 def _compare_in_place(first: Constant, second: Constant) -> str:
-    types = {constant.tensor.dtype for constant in (first, second)} & _FLOATS
+    types = {constant.tensor.dtype for constant in (first, second)} & _ROUNDED.keys()
     quantized = first.scale is not None or second.scale is not None
     loose = max((_ROUNDED[kind] for kind in types), default=0.0)
     if not quantized and len(types) > 1 and _is_near(first.grid, second.grid, loose):

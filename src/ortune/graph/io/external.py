@@ -81,12 +81,8 @@ def replace_tensors(
                 old = [attribute.value] if single else attribute.value
                 new = [change(tensor) for tensor in old]
                 if any(before is not after for before, after in zip(old, new, strict=True)):
-                    node.attributes[name] = ir.Attr(
-                        attribute.name,
-                        attribute.type,
-                        new[0] if single else new,
-                        doc_string=attribute.doc_string,
-                    )
+                    tensors, doc = new[0] if single else new, attribute.doc_string
+                    node.attributes[name] = ir.Attr(name, attribute.type, tensors, doc_string=doc)
 
 
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)

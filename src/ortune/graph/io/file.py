@@ -172,11 +172,7 @@ def compute_content_digest(path: Path | str) -> str:
 
 
 def count_file_bytes(path: Path | str) -> int:
-    """Return the bytes of the file and of its external data.
-
-    Raises:
-        BadModel: As `load`.
-    """
+    """Return the bytes of the file and of its external data; raise `BadModel` as `load` does."""
     path = Path(path)
     return sum(file.stat().st_size for file in list_model_files(path).values())
 
@@ -188,11 +184,7 @@ def _read_into(total: hashlib._Hash, file: Path) -> None:
 
 
 def list_model_files(path: Path) -> dict[str, Path]:
-    """Return location -> file of all that a model consists of, its own file first.
-
-    Raises:
-        BadModel: As `load`.
-    """
+    """Return location -> file, the model's own file first; raise `BadModel` as `load` does."""
     proto = parse_outline(path)
     with report_read_errors(path):
         return external.list_files(path, proto)

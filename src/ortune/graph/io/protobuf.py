@@ -296,9 +296,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_identity(path: Path) -> tuple[str, int]:
-    """Return the digest that `model.io.file.digest` gives, and the number of nodes.
-
-    Nodes are those of all graphs and functions.
+    """Return what `file.compute_digest` does, and how many nodes all graphs and functions have.
 
     Raises:
         BadModel: The file is no model, or a file with weights is missing.

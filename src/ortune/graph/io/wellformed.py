@@ -304,14 +304,9 @@ def _check_node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
                 AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, expected)
             ]
             raise Invalid(f"{label}: attribute '{name}' is {kinds[0]}, not {kinds[1]}")
-        if (
-            name in _TYPES
-            and expected == AttributeProto.INT
-            and not (
-                attribute.i in _KNOWN_TYPES
-                and (attribute.i != AttributeProto.UNDEFINED or name == "output_dtype")
-            )
-        ):
+        unset = attribute.i == AttributeProto.UNDEFINED and name != "output_dtype"
+        unknown = unset or attribute.i not in _KNOWN_TYPES
+        if name in _TYPES and expected == AttributeProto.INT and unknown:
             raise Invalid(f"{label}: {name}={attribute.i} is no data type")
     for name, formal in schema.attributes.items():
         if formal.required and name not in attributes:

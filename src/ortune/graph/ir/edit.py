@@ -190,14 +190,8 @@ class Editor:
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"
-        node = ir.node(
-            op,
-            inputs,
-            attributes,
-            domain=domain,
-            num_outputs=outputs,
-            name=self._nodes.reserve_name(stem, bare=True),
-        )
+        free = self._nodes.reserve_name(stem, bare=True)
+        node = ir.node(op, inputs, attributes, domain=domain, num_outputs=outputs, name=free)
         for index, value in enumerate(node.outputs):
             value.name = self.reserve_name(stem if index == 0 else f"{stem}_{index}")
         return node

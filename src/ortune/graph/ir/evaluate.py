@@ -121,7 +121,7 @@ def _count_gathered_tuples(node: ir.Node, arrays: _Arrays) -> int:
     return math.prod(arrays[1].shape[:-1]) * math.prod(arrays[0].shape[depth:])
 
 
-def _count_products(node: ir.Node, arrays: _Arrays) -> int:
+def _count_products(arrays: _Arrays) -> int:
     """Return the multiplications of a MatMul; an inner axis that is empty counts as one."""
     first, second = (array.shape for array in arrays)
     rows, inner = (1, *first)[-2:]
@@ -159,7 +159,7 @@ _ELEMENTS: Mapping[str, Callable[[ir.Node, _Arrays], float]] = {
     "Gather": _count_gathered,
     "GatherElements": lambda node, arrays: arrays[1].size,
     "GatherND": _count_gathered_tuples,
-    "MatMul": lambda node, arrays: _count_products(node, arrays) // max(1, arrays[0].shape[-1]),
+    "MatMul": lambda node, arrays: _count_products(arrays) // max(1, arrays[0].shape[-1]),
     "NonZero": lambda node, arrays: arrays[0].ndim * arrays[0].size,
     "OneHot": lambda node, arrays: arrays[0].size * int(_list_numbers(arrays[1])[0]),
     "Range": _count_range,
@@ -174,7 +174,7 @@ def _is_long_product(node: ir.Node, inputs: Sequence[NDArray[Any] | None]) -> bo
     arrays = [array for array in inputs if array is not None]
     if node.op_type != "MatMul":
         return False
-    return _count_products(node, arrays) > _MOST_PRODUCTS.get(arrays[0].dtype.kind, 0)
+    return _count_products(arrays) > _MOST_PRODUCTS.get(arrays[0].dtype.kind, 0)
 
 
 def _is_runtime_dependent(node: ir.Node, inputs: Sequence[NDArray[Any] | None]) -> bool:

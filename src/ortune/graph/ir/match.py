@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
@@ -65,12 +64,6 @@ def read_scalar(value: ir.Value | None) -> float | None:
     if array is None or array.dtype.kind not in "iuf":
         return None
     return float(array.reshape(-1)[0])
-
-
-def is_close_to(value: ir.Value | None, expected: float, tolerance: float = 2e-5) -> bool:
-    """Say whether a value is this constant; `tolerance` is relative, for rounded spellings."""
-    scalar = read_scalar(value)
-    return scalar is not None and bool(np.isclose(scalar, expected, rtol=tolerance, atol=0))
 
 
 def read_reduction_axes(node: ir.Node) -> tuple[int, ...] | None:

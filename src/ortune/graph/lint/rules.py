@@ -218,7 +218,11 @@ def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
 
 def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
     nodes = list(walk_nodes(model))
+    opset = model.opset_imports.get("", _PER_CHANNEL)
     local = {(function.domain, function.name) for function in model.functions.values()}
+    foreign = [n for n in nodes if n.domain not in _KNOWN and (n.domain, n.op_type) not in local]
+    added = [n for n in nodes if is_runtime_operator(n.op_type, n.domain, opset)]
+    idle = [n for n in nodes if not n.domain and n.op_type in ("Identity", "Dropout")]
     yield make_finding(
         "deprecated-operator",
         "warning",
@@ -231,11 +235,7 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "custom-operator",
         "warning",
         "{n} nodes of operators from no domain known here",
-        (
-            f"{qualify_operator(node)} {node.name}"
-            for node in nodes
-            if node.domain not in _KNOWN and (node.domain, node.op_type) not in local
-        ),
+        (f"{qualify_operator(node)} {node.name}" for node in foreign),
         "no runtime loads the model without their library",
         "give it with --custom-ops",
     )
@@ -243,13 +243,7 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "runtime-operator",
         "note",
         "{n} nodes of operators that onnxruntime has added to ONNX's own",
-        (
-            f"{node.op_type} {node.name}"
-            for node in nodes
-            if is_runtime_operator(
-                node.op_type, node.domain, model.opset_imports.get("", _PER_CHANNEL)
-            )
-        ),
+        (f"{node.op_type} {node.name}" for node in added),
         "other runtimes do not know them",
         "keep the file from before onnxruntime's optimizer for those",
     )
@@ -265,13 +259,7 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "no-op-nodes",
         "note",
         "{n} nodes without effect: Identity, Dropout in inference",
-        (
-            f"{node.op_type} {node.name}"
-            for node in nodes
-            if not node.domain
-            and node.op_type in ("Identity", "Dropout")
-            and not _is_training(node)
-        ),
+        (f"{node.op_type} {node.name}" for node in idle if not _is_training(node)),
         "runtimes remove most; what remains hides patterns from fusions",
         "apply simplify",
     )
@@ -380,15 +368,12 @@ def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     )
     graph = proto.graph
     values = [value.name for value in (*graph.input, *graph.output)]
+    odd = [n for n in (*values, *named) if n and (not _PLAIN.fullmatch(n) or _QUOTES & set(n))]
     yield make_finding(
         "odd-names",
         "note",
         "{n} names with blanks, quotes, commas or letters beyond ASCII",
-        (
-            repr(name)
-            for name in (*values, *named)
-            if name and (not _PLAIN.fullmatch(name) or _QUOTES & set(name))
-        ),
+        (repr(name) for name in odd),
         "shells, servers and lists of names trip over them",
         "export with plain names",
     )
@@ -401,17 +386,9 @@ _LARGE = 1 << 20
 def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     weights = list(list_named_weights(model))
     nodes = list(walk_nodes(shaped))
-    moving = ("Cast", "Constant")
-    trained = (
-        "ai.onnx.ml"  # its thresholds are the model's: in float32 a sample may fall elsewhere
-    )
-    makers = [
-        node
-        for node in nodes
-        if node.op_type not in moving
-        and node.domain != trained
-        and any(value.dtype == ir.DataType.DOUBLE for value in node.outputs if value.type)
-    ]
+    # Thresholds of ai.onnx.ml are the model's: in float32 a sample may fall elsewhere.
+    able = [n for n in nodes if n.op_type not in ("Cast", "Constant") and n.domain != "ai.onnx.ml"]
+    makers = [n for n in able if any(v.dtype == ir.DataType.DOUBLE for v in n.outputs if v.type)]
     double = [name for name, tensor in weights if tensor.dtype == ir.DataType.DOUBLE]
     yield make_finding(
         "double",

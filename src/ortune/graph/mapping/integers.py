@@ -34,13 +34,8 @@ def count_integer_layers(
         model: As the runtime loaded it; names are unique and functions inlined.
         traced: Which source nodes each kernel stands for; found here if not given.
     """
-    layer_names = {
-        str(node.name)
-        for node in edit.walk_nodes(model)
-        if node.op_type in _LAYERS
-        and not node.domain
-        and all(qdq.is_integer(value) for value in node.inputs[:2])
-    }
+    layers = [n for n in edit.walk_nodes(model) if n.op_type in _LAYERS and not n.domain]
+    layer_names = {str(n.name) for n in layers if all(map(qdq.is_integer, n.inputs[:2]))}
     if not layer_names:
         return None
     sources = (traced or trace_lineage(model, recorded)).sources

@@ -69,14 +69,7 @@ class Lineage:
 
 
 class TensorSources:
-    """The source values of the tensors of an executed graph, as far as they can be found.
-
-    Attributes:
-        source: Executed tensor -> value of the source model.
-        same: Value of the source model -> the one that stands for all that are equal to it.
-        source_by_name: Executed node's name -> the source node that its name refers to.
-        readers: Executed tensor -> executed nodes that read it.
-    """
+    """The source values of the tensors of an executed graph, as far as they can be found."""
 
     def __init__(self, origin: Origin, recorded: Recorded) -> None:
         self._origin = origin
@@ -85,13 +78,13 @@ class TensorSources:
         written = {name for node in nodes for name in node.writes if name}
         kept = written | set(recorded.constants)
         self.same = origin.map_equal_values(kept)
-        self.source: dict[str, str] = {}
+        self.source: dict[str, str] = {}  # executed tensor -> value of the source model
         self._exact: set[str] = set()
         for name in kept | {n for executed in nodes for n in executed.reads}:
             if name in self.same:
                 self.source[name] = self.same[name]
                 self._exact.add(self.same[name])
-        self.readers: dict[str, list[Executed]] = defaultdict(list)
+        self.readers: dict[str, list[Executed]] = defaultdict(list)  # of executed tensors
         for node in nodes:
             for name in node.reads:
                 self.readers[name].append(node)
@@ -102,7 +95,11 @@ class TensorSources:
             self._by_name(node)
         for node in reversed(nodes):
             self._by_reader(node)
-        self._forward_added(nodes)
+        # The outputs of nodes that the runtime added have the sources of what these read.
+        for node in nodes:
+            if node.op_type in ADDED and node.reads and node.reads[0] in self.source:
+                for name in self._list_open_outputs(node):
+                    self.source[name] = self.source[node.reads[0]]
         self._twins: dict[str, list[str]] = defaultdict(list)
         for value, stands in self.same.items():
             if value != stands and stands in origin.maker and value in origin.maker:
@@ -115,13 +112,6 @@ class TensorSources:
                 value = self.source.get(node.writes[0])
                 if value is not None:
                     self.source.setdefault(node.reads[0], value)
-
-    def _forward_added(self, nodes: Sequence[Executed]) -> None:
-        """Give the outputs of nodes that the runtime added the sources of what they read."""
-        for node in nodes:
-            if node.op_type in ADDED and node.reads and node.reads[0] in self.source:
-                for name in self._list_open_outputs(node):
-                    self.source[name] = self.source[node.reads[0]]
 
     def _match_names(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""
@@ -289,10 +279,7 @@ class TensorSources:
     def _assign_followers(self, assignments: Sequence[dict[str, None]]) -> tuple[str, ...]:
         """Give kernels that nothing tells of what reads their predecessors and is claimed by none.
 
-        Several in a row stand for the same source nodes together.
-
-        Returns:
-            Those that were given some.
+        Several in a row stand for the same source nodes together. Return those that got some.
         """
         maker = {name: at for at, node in enumerate(self._nodes) for name in node.writes if name}
         claimed = {name for sources in assignments for name in sources}

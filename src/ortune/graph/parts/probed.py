@@ -308,7 +308,14 @@ class ModelProbe:
     def write_probe(
         self, tensors: Sequence[str], *, shapes: bool = False
     ) -> tuple[Path, dict[str, Watch], dict[str, str]]:
-        """Write a model that gives out the tensors too; see `expose_tensors`."""
+        """Write a model that gives out tensors too; functions are not looked into.
+
+        Args:
+            shapes: Give out each one's shape, as float32, in the tensor's place.
+
+        Returns:
+            The file, how each tensor is read, and for the others why not.
+        """
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         exposer = _Exposer(proto, shapes)

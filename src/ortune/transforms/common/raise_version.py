@@ -43,9 +43,8 @@ def raise_to(model: ir.Model, version: int) -> int:
         count = sum(_rewrite_resize(node) for node in list(edit.walk_nodes(model)))
     nodes = [node for node in edit.walk_nodes(model) if _needs_conversion(node, old, version)]
     parts = [isolate_node(node, f"n{index}") for index, node in enumerate(nodes)]
-    for node, before, after in zip(
-        nodes, parts, _convert_graphs(nodes, parts, old, version), strict=True
-    ):
+    converted = _convert_graphs(nodes, parts, old, version)
+    for node, before, after in zip(nodes, parts, converted, strict=True):
         if len(after.node) != 1 or not _equals_unnamed(after.node[0], before.node[0]):
             splice_graph(node, ir.serde.deserialize_graph(after), before)
             count += 1
@@ -70,10 +69,7 @@ def _rewrite_resize(node: ir.Node) -> bool:
     """Make a Resize of opset 11 of an Upsample of opset 7 to 9, or of a Resize of opset 10.
 
     Those divide a coordinate by the scale ("asymmetric"), and their nearest neighbour is the one
-    below, or above where the size shrinks. onnx's own adapter says neither.
-
-    Returns:
-        Whether it was one that can be written so.
+    below, or above where the size shrinks. onnx's own adapter says neither. False where it cannot.
     """
     graph = node.graph
     if node.domain or graph is None or node.op_type not in ("Upsample", "Resize"):
@@ -252,9 +248,8 @@ def splice_graph(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> lis
         new.doc_string = node.doc_string
         new.metadata_props.update(node.metadata_props)
         for value in new.outputs:
-            value.name = (
-                editor.reserve_name(f"{new.name}_{value.name}") if value.name else value.name
-            )
+            if value.name:
+                value.name = editor.reserve_name(f"{new.name}_{value.name}")
     graph.insert_before(node, nodes)
     named = [value for value in node.outputs if value.name]
     for old, new_value in zip(named, graph_outputs, strict=True):

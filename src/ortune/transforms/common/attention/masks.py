@@ -252,9 +252,8 @@ class Masks:
             # Make rows of minus infinity alone what their softmax was: no number.
             axes = self._add_integers((-1,))
             highest = self._add_node("ReduceMax", [total, axes], at)
-            nothing = self._add_node(
-                "Equal", [highest, self._add_number(-np.inf)], at, ir.DataType.BOOL
-            )
+            lowest = self._add_number(-np.inf)
+            nothing = self._add_node("Equal", [highest, lowest], at, ir.DataType.BOOL)
             total = self._add_node("Where", [nothing, self._add_number(np.nan), total], at)
         # Bring the last two dimensions to their lengths, and the rank to four.
         shape, of_query, of_key = shape_of(total), shape_of(query), shape_of(keys[0])
@@ -388,9 +387,8 @@ def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
     if node is None or node.domain or depth == 0:
         return _BOTH
     if node.op_type == "Where":
-        return _find_extremes(node.inputs[1], depth - 1) | _find_extremes(
-            node.inputs[2], depth - 1
-        )
+        yes, no = (_find_extremes(value, depth - 1) for value in node.inputs[1:])
+        return yes | no
     if node.op_type in _PASSING:
         return _find_extremes(node.inputs[0], depth - 1)
     if node.op_type == "Add":

@@ -91,13 +91,9 @@ def factor_product(
         lhs, rhs = (factor_product(v, ends, depth - 1) for v in (first, second))
         return lhs.multiply_by(rhs, node)
     second_number = read_scalar(second)
-    if node.op_type == "Div":
-        return (
-            factor_product(first, ends, depth - 1).divide_by(second_number, node)
-            if second_number
-            else whole
-        )
-    if second_number not in (2.0, 3.0):
+    if node.op_type == "Div" and second_number:
+        return factor_product(first, ends, depth - 1).divide_by(second_number, node)
+    if node.op_type == "Div" or second_number not in (2.0, 3.0):
         return whole
     base = factor_product(first, ends, depth - 1)
     result = FactoredProduct(1.0, ())

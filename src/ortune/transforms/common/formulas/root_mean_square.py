@@ -13,7 +13,6 @@ from ortune.graph.ir.match import (
     find_consumer,
     find_other_operand,
     find_producer,
-    is_close_to,
     read_reduction_axes,
     read_scalar,
 )
@@ -63,7 +62,7 @@ def find_roots(mean: ir.Node) -> Iterator[Root]:
     if inverse is None:
         return
     if inverse.op_type == "Reciprocal" or (
-        inverse.inputs[1] is root and is_close_to(inverse.inputs[0], 1.0, tolerance=0.0)
+        inverse.inputs[1] is root and read_scalar(inverse.inputs[0]) == 1.0
     ):
         yield Root(d, axes, epsilon, True, inverse.outputs[0], (*nodes, inverse))
 
@@ -71,7 +70,7 @@ def find_roots(mean: ir.Node) -> Iterator[Root]:
 def is_square(node: ir.Node) -> bool:
     """Say whether a Mul or Pow squares its first operand."""
     if node.op_type == "Pow":
-        return is_close_to(node.inputs[1], 2.0, tolerance=0.0)
+        return read_scalar(node.inputs[1]) == 2.0
     return node.inputs[0] is node.inputs[1]
 
 
@@ -102,12 +101,8 @@ class TrailingAxes:
         extra = len(shape) - len(self.sizes)
         if extra < 0 or any(dim != 1 for dim in shape[:extra]):
             return False
-        if extra and (
-            self.rank is None
-            or len(shape) > self.rank
-            or const_tensor(weight) is None
-            or is_overridable(weight)
-        ):
+        fixed = const_tensor(weight) is not None and not is_overridable(weight)
+        if extra and (self.rank is None or len(shape) > self.rank or not fixed):
             return False
         pairs = zip(self.sizes, shape[extra:], strict=True)
         return all(dim == s if s else isinstance(dim, int) and dim > 1 for s, dim in pairs)

@@ -37,11 +37,6 @@ class Affine:
         return bool(self.shift.any())
 
     @property
-    def scales(self) -> bool:
-        """Whether it multiplies by anything but 1."""
-        return bool((self.scale != 1).any())
-
-    @property
     def finite(self) -> bool:
         """Whether every number of it is one."""
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())

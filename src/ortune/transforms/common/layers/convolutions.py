@@ -117,11 +117,8 @@ def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str
     if bias is not None:
         each = np.repeat(bias, phases) if at.group > 1 else np.tile(bias, phases)
         inputs.append(editor.add_constant(f"{node.name}_bias_phases", each))
-    attributes = {
-        "kernel_shape": phase_weight.shape[2:],
-        "pads": [*(axis.first for axis in axes), *(axis.last for axis in axes)],
-        "group": at.group,
-    }
+    pads = [*(axis.first for axis in axes), *(axis.last for axis in axes)]
+    attributes = {"kernel_shape": phase_weight.shape[2:], "pads": pads, "group": at.group}
     conv = editor.make_node("Conv", inputs, attributes, name=f"{node.outputs[0].name}_phases")
     conv.outputs[0].type = node.outputs[0].type
     _interleave_phases(editor, node, conv, axes)
@@ -339,9 +336,8 @@ def subsample_once(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:
             if any(node in excluded or node.graph is not graph for node in readers):
                 continue
             attributes = {"kernel_shape": (1,) * len(stride), "strides": stride}
-            pool = editor.make_node(
-                "MaxPool", [value], attributes, name=f"{value.name}_subsampled"
-            )
+            name = f"{value.name}_subsampled"
+            pool = editor.make_node("MaxPool", [value], attributes, name=name)
             pool.outputs[0].type = value.type
             edit.insert_before(readers[0], pool)
             for node in readers:

@@ -79,10 +79,8 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
             room -= sum(array.nbytes for array in results if array.nbytes > SMALL_BYTES)
             for value, array in zip(node.outputs, results, strict=False):
                 if value.uses() and not value.is_graph_output():
-                    redirect_uses(
-                        value,
-                        editor.add_constant(f"{value.name}{_MARK}", np.asarray(array, order="C")),
-                    )
+                    ordered = np.asarray(array, order="C")
+                    redirect_uses(value, editor.add_constant(f"{value.name}{_MARK}", ordered))
                     count += 1
     return count
 
@@ -147,12 +145,8 @@ def _lift_constant(node: ir.Node, graph: ir.Graph) -> int:
         return 0
     name = value.name
     value.name = None
-    initializer = ir.Value(
-        name=name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-        const_value=tensor,
-    )
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    initializer = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
     graph.register_initializer(initializer)
     value.replace_all_uses_with(initializer)
     graph.remove(node, safe=True)
@@ -213,12 +207,8 @@ def _find_constant_target(node: ir.Node, symbolic_values: SymbolicValues) -> lis
     source, second = node.inputs[:2]
     shape = shape_of(source)
     to = symbolic_values.read_partial(second)
-    if (
-        const_tensor(second) is not None
-        or to is None
-        or to.scalar
-        or second in symbolic_values.arrays
-    ):
+    constant = const_tensor(second) is not None or second in symbolic_values.arrays
+    if constant or to is None or to.scalar:
         return None
     if node.op_type == "Reshape":
         target = make_copy_target(shape or (), to.items)

@@ -148,11 +148,8 @@ def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool
     if shape is None or to is None or len(to.items) != len(shape):
         return False
     keeps_zero = bool(edit.read_attribute(node, "allowzero", 0))
-    differ = [
-        item
-        for item, dim in zip(to.items, shape, strict=True)
-        if not (_is_same_dim(item, dim) or (item == 0 and not keeps_zero))
-    ]
+    pairs = zip(to.items, shape, strict=True)
+    differ = [i for i, d in pairs if not (_is_same_dim(i, d) or (i == 0 and not keeps_zero))]
     # One -1 stands for what is left over, which is then the dimension in its place.
     solid = all(not isinstance(dim, int) or dim > 0 for dim in shape)
     return not differ or (differ == [-1] and solid)

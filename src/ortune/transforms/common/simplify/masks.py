@@ -222,11 +222,8 @@ def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 def _drop_true_mask(node: ir.Node, positions: Positions) -> int:
     for condition, value in (node.inputs, tuple(reversed(node.inputs))):
         maker_of = condition.producer() if condition is not None else None
-        if (
-            maker_of is not None
-            and is_always_true(maker_of, positions)
-            and _forward_narrow(node, value, positions.symbolic_values)
-        ):
+        true = maker_of is not None and is_always_true(maker_of, positions)
+        if true and _forward_narrow(node, value, positions.symbolic_values):
             return 1
     return 0
 
@@ -250,11 +247,7 @@ def _forward_narrow(node: ir.Node, value: ir.Value | None, symbolic_values: Symb
 def _is_absorbed(
     value: ir.Value, symbolic_values: SymbolicValues, shapes: dict[ir.Value, Sequence[Item]]
 ) -> bool:
-    """Say whether all readers make the same of the narrow form.
-
-    Args:
-        shapes: The narrow form of the value; what becomes narrower behind it is added.
-    """
+    """Say whether all readers make the same of the narrow form; add what narrows to `shapes`."""
     todo = [value]
     while todo:
         changed = todo.pop()

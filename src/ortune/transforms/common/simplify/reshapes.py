@@ -135,13 +135,9 @@ def _merge_axes(
         return 0
     outer, inner = (shape_of(v) for v in (node.outputs[0], before.inputs[0]))
     before_axes, node_axes = _read_axes(before, symbolic_values), _read_axes(node, symbolic_values)
-    if (
-        outer is None
-        or inner is None
-        or before_axes is None
-        or node_axes is None
-        or before.inputs[0] is None
-    ):
+    if outer is None or inner is None or before.inputs[0] is None:
+        return 0
+    if before_axes is None or node_axes is None:
         return 0
     middle = len(inner) + len(before_axes) * (1 if node.op_type == "Unsqueeze" else -1)
     wide, first, second = (
@@ -156,9 +152,8 @@ def _merge_axes(
     if "axes" in node.attributes:
         node.attributes["axes"] = ir.AttrInt64s("axes", joined)
     else:
-        node.replace_input_with(
-            1, editor.add_constant(f"{node.name}_axes", np.array(joined, np.int64))
-        )
+        constant = editor.add_constant(f"{node.name}_axes", np.array(joined, np.int64))
+        node.replace_input_with(1, constant)
     return 1
 
 
