@@ -148,9 +148,8 @@ class ScalableLayer:
     def store(self, editor: edit.Editor) -> None:
         """Write weight and bias as float32 constants of the layer's own."""
         flat = self._weight.reshape(self._shape)
-        self._replace_input(
-            editor, (self.node, 1), np.ascontiguousarray(flat.T if self._across else flat)
-        )
+        weight = np.ascontiguousarray(flat.T if self._across else flat)
+        self._replace_input(editor, (self.node, 1), weight)
         if self.bias.size:
             self._replace_input(editor, self.place, self.bias)
 

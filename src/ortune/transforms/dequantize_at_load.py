@@ -57,9 +57,8 @@ def _replace_by_cast_and_mul(editor: edit.Editor, node: ir.Node) -> bool:
     shape = [-1 if i == axis else 1 for i in range(weight.ndim)]
     wide = node.outputs[0]
     stem = str(wide.name)
-    cast = editor.make_node(
-        "Cast", [node.inputs[0]], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast"
-    )
+    to = {"to": int(ir.DataType.FLOAT)}
+    cast = editor.make_node("Cast", [node.inputs[0]], to, name=f"{stem}_cast")
     factor = editor.add_constant(f"{stem}_factor", scale.reshape(shape).astype(np.float32))
     product = editor.make_node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
     product.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)

@@ -67,13 +67,12 @@ def _fuse_limits(model: ir.Model, last: ir.Node, editor: Editor) -> int | str:
         floats = dtype is not None and dtype.is_floating_point()
         return "this float type has no Clip everywhere" if floats else 0
     nodes = frozenset(clamps.nodes)
+    site = Site((clamps.source,), nodes, last)
     if clamps.low == 0.0 and clamps.high == math.inf:
-        return replace_formula(model, editor, Site((clamps.source,), nodes, last), "Relu")
-    if model.opset_imports.get("", 0) < 11:
+        return replace_formula(model, editor, site, "Relu")
+    if opset < 11:
         attributes = {"min": clamps.low, "max": clamps.high}
-        return replace_formula(
-            model, editor, Site((clamps.source,), nodes, last), "Clip", attributes
-        )
+        return replace_formula(model, editor, site, "Clip", attributes)
     bounds = [
         editor.add_constant(f"{last.name}_{name}", np.array(bound, dtype.numpy()))
         for name, bound in (("min", clamps.low), ("max", clamps.high))

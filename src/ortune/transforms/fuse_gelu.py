@@ -63,9 +63,8 @@ def _fuse_gelu(model: ir.Model, anchor: ir.Node, editor: Editor) -> int | str:
             site = Site((x,), nodes, above[-1])
             if not of_one(model, site, _TYPES):
                 return 0
-            return replace_formula(
-                model, editor, site, "Gelu", {} if erf else {"approximate": "tanh"}
-            )
+            settings = {} if erf else {"approximate": "tanh"}
+            return replace_formula(model, editor, site, "Gelu", settings)
         return INCOMPLETE
     return 0
 

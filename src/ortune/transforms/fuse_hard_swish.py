@@ -89,9 +89,8 @@ def _fuse_hard_sigmoid(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
         site = Site((line.x,), frozenset(nodes), last[-1] if last else anchor)
         if not of_one(model, site, _TYPES):
             return 0
-        return replace_formula(
-            model, editor, site, "HardSigmoid", {"alpha": slope, "beta": offset}
-        )
+        settings = {"alpha": slope, "beta": offset}
+        return replace_formula(model, editor, site, "HardSigmoid", settings)
     return 0
 
 

@@ -110,11 +110,8 @@ def _match_linear_form(
 ) -> ScaleAndShift | None:
     """Match ``x k + (shift - mean k)``, with k made by `product`."""
     k = product.outputs[0]
-    scaled = {
-        find_other_operand(node, k): node
-        for node, _ in k.uses()
-        if find_producer(node.outputs[0], "Mul")
-    }
+    products = [node for node, _ in k.uses() if find_producer(node.outputs[0], "Mul")]
+    scaled = {find_other_operand(node, k): node for node in products}
     if set(scaled) != {below.x, below.mean} or len(k.uses()) != 2:
         return None
     mean, x = scaled[below.mean].outputs[0], scaled[below.x].outputs[0]

@@ -87,11 +87,8 @@ def list_accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> 
         regions: Node -> its region.
     """
     parents = {b: str(n.name) for g in walk_graphs(model) for n in g for b in list_bodies(n)}
-    return [
-        _describe_node(node, (regions or {}).get(str(node.name), ""), parents)
-        for node in model.graph.all_nodes()
-        if node.op_type != "Constant" or node.domain
-    ]
+    nodes = [n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain]
+    return [_describe_node(n, (regions or {}).get(str(n.name), ""), parents) for n in nodes]
 
 
 def sum_by_region(model: ir.Model, accounts: Iterable[Account]) -> list[Sum]:

@@ -246,14 +246,9 @@ class NodePairs:
         agree = [partner.get(a) == b or role[a] != role[b] for a, b in decided]
         fit = [self.has_equal_sizes(a, b) for a, b in named if role[a] == role[b]]
         least = min(len(graphs.list_nodes(0)), len(graphs.list_nodes(1)))
-        if (
-            len(named) < 0.2 * least
-            or sum(agree) < 0.9 * len(agree)
-            or fit.count(True) < fit.count(False)
-            or (
-                2 * len(fit) < len(named) and not any(map(graphs.is_blocked, graphs.list_nodes(1)))
-            )
-        ):
+        against = sum(agree) < 0.9 * len(agree) or fit.count(True) < fit.count(False)
+        blocked = any(map(graphs.is_blocked, graphs.list_nodes(1)))
+        if len(named) < 0.2 * least or against or (2 * len(fit) < len(named) and not blocked):
             return False
         named = [(a, b) for a, b in named if a not in partner]
         for a, b in named:

@@ -231,9 +231,8 @@ class TensorSources:
         followed = self._assign_followers(assignments)
         claimed = {name for sources in assignments for name in sources}
         unclaimed = [name for name in origin.nodes if name not in claimed]
-        folded = {
-            n for n in unclaimed if set(origin.outputs[n]) <= origin.constant
-        } | origin.find_dead_nodes()
+        folded = {n for n in unclaimed if set(origin.outputs[n]) <= origin.constant}
+        folded |= origin.find_dead_nodes()
         for name in self._constants:
             if name in origin.maker:
                 folded |= set(origin.find_cone(name, (), self.same)[0]) - claimed

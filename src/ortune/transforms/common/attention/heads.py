@@ -314,9 +314,8 @@ class Flattener:
             parts = shape[2] if shape is not None and isinstance(shape[2], int) else 0
             source = self._find_flat_source(packed_heads.value, parts * width)
             whole = source or self._reshape_to_width(packed_heads.value, parts * width, at)
-            node = self.editor.make_node(
-                "Split", [whole], {"axis": -1, "num_outputs": parts}, outputs=parts
-            )
+            cut = {"axis": -1, "num_outputs": parts}
+            node = self.editor.make_node("Split", [whole], cut, outputs=parts)
             whole_shape = shape_of(whole)
             for value in node.outputs:
                 value.type = whole.type

@@ -333,9 +333,8 @@ class Absorber:
             scaled = (old.astype(np.float64) * factor).astype(old.dtype)
             if not np.isfinite(scaled.astype(np.float64)).all():
                 return "the new weights are not finite"
-            self._scaled_weights[key] = self.editor.add_constant(
-                f"{at.node.name}_weight_scaled", scaled
-            )
+            name = f"{at.node.name}_weight_scaled"
+            self._scaled_weights[key] = self.editor.add_constant(name, scaled)
         return self._scaled_weights[key]
 
     def _compute_output_bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str | None:

@@ -140,10 +140,9 @@ def _compute_axis_taps(at: FoldableLayer, opset: int) -> list[Taps] | str:
     pads = edit.read_attribute(node, "pads", no_pads) if pad == "NOTSET" else no_pads
     dilations = edit.read_attribute(node, "dilations", (1,) * space)
     extra = edit.read_attribute(node, "output_padding", (0,) * space)
-    return [
-        compute_taps(at.shape[2 + i], strides[i], dilations[i], pads[i], pads[space + i], extra[i])
-        for i in range(space)
-    ]
+    begins, ends = pads[:space], pads[space:]
+    rows = zip(at.shape[2:], strides, dilations, begins, ends, extra, strict=True)
+    return [compute_taps(*row) for row in rows]
 
 
 def _build_phase_weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[Any]:

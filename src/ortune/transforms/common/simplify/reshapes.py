@@ -82,9 +82,7 @@ def _merge_reshapes(
     if node.op_type == "Reshape" and _forgets(node):
         node.replace_input_with(0, source)
         return 1
-    if len(list_readers(before.outputs[0], 2)) > 1:
-        return 0
-    if before.outputs[0].is_graph_output():
+    if len(list_readers(before.outputs[0], 2)) > 1 or before.outputs[0].is_graph_output():
         return 0
     return _merge_axes(node, before, symbolic_values, editor) or (
         _merge_into_reshape(node, source, editor, opset) if opset >= 5 else 0
