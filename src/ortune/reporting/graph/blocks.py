@@ -51,7 +51,15 @@ def draw_graphs(sides: Sides) -> GraphPair:
             [name, [[member, places] for member, places in members.items()]]
             for name, members in regions.items()
         ],
-        "steps": [_encode_step(step, words, precisions, sides.is_timed) for step in sides.steps],
+        "steps": [  # what became of each, both sides, why
+            [
+                words.index(name_change(step)),
+                _encode_side(step.original, precisions, sides.is_timed),
+                _encode_side(step.winner, precisions, sides.is_timed),
+                "; ".join(step.changes),
+            ]
+            for step in sides.steps
+        ],
     }
     rows = tuple(
         _make_row(name, [sides.steps[place] for places in members.values() for place in places])
@@ -68,14 +76,6 @@ def _name_region(step: Counterpart) -> tuple[str, str]:
     parts = step.member.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join([*parts[:number], "*"]), ".".join(parts[: number + 1])
-
-
-def _encode_step(
-    step: Counterpart, words: Sequence[str], precisions: Sequence[str], timed: bool
-) -> list[Any]:
-    """Return a step for the script: what became of it, both sides, why."""
-    sides = [_encode_side(side, precisions, timed) for side in (step.original, step.winner)]
-    return [words.index(name_change(step)), *sides, "; ".join(step.changes)]
 
 
 def _encode_side(side: Side, precisions: Sequence[str], timed: bool) -> list[Any] | int:
@@ -142,34 +142,17 @@ def plot_layers(sides: Sides) -> Chart | None:
     tip.append({"field": "ms", "title": "ms", "format": ".3~g"})
     y = encode_rows(labels)
     y["axis"]["labelPadding"] = 9  # marks at zero reach to the left
+    line = {"type": "line", "strokeWidth": 3, "opacity": 0.35, "color": colour("ink")}
+    point = {"type": "point", "filled": True, "size": 80, "opacity": 1}
+    legend = {"title": None, "symbolType": "circle"}
+    tone = {"field": "side", "type": "nominal", "scale": scale, "legend": legend}
     spec = {
         "description": "ms a run of the layers that changed most, in the original and the winner",
         "height": {"step": 22},
         "data": {"values": rows},
         "layer": [
-            {
-                "mark": {
-                    "type": "line",
-                    "strokeWidth": 3,
-                    "opacity": 0.35,
-                    "color": colour("ink"),
-                },
-                "encoding": {"y": y, "x": x, "detail": {"field": "row"}},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-                "encoding": {
-                    "y": y,
-                    "x": x,
-                    "color": {
-                        "field": "side",
-                        "type": "nominal",
-                        "scale": scale,
-                        "legend": {"title": None, "symbolType": "circle"},
-                    },
-                    "tooltip": tip,
-                },
-            },
+            {"mark": line, "encoding": {"y": y, "x": x, "detail": {"field": "row"}}},
+            {"mark": point, "encoding": {"y": y, "x": x, "color": tone, "tooltip": tip}},
         ],
     }
     cells = tuple(

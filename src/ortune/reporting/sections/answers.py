@@ -151,36 +151,23 @@ def _plot_histogram(kept: SampleScores, fates: Sequence[str]) -> Iterable[Block]
         for (k, fate), count in sorted(counts.items())
     ]
     scale = {"domain": present, "range": [f"var(--{_COLOURS[fate]})" for fate in present]}
-    yield Chart(
-        {
-            "description": "samples by the signal-to-noise ratio of their outputs",
-            "height": 170,
-            "data": {"values": rows},
-            "mark": {"type": "bar", "binSpacing": 1},
-            "encoding": {
-                "x": {
-                    "field": "from",
-                    "bin": {"binned": True, "step": wide},
-                    "type": "quantitative",
-                    "title": "SNR of a sample's outputs, dB",
-                },
-                "x2": {"field": "to"},
-                "y": {"field": "samples", "type": "quantitative", "title": "samples"},
-                "order": {"field": "order"},
-                "color": {
-                    "field": "fate",
-                    "type": "nominal",
-                    "scale": scale,
-                    "legend": {"title": None, "symbolType": "square"},
-                },
-                "tooltip": [{"field": "samples"}, {"field": "fate", "title": "answers"}],
-            },
+    legend = {"title": None, "symbolType": "square"}
+    x = {"field": "from", "type": "quantitative", "title": "SNR of a sample's outputs, dB"}
+    spec = {
+        "description": "samples by the signal-to-noise ratio of their outputs",
+        "height": 170,
+        "data": {"values": rows},
+        "mark": {"type": "bar", "binSpacing": 1},
+        "encoding": {
+            "x": {**x, "bin": {"binned": True, "step": wide}},
+            "x2": {"field": "to"},
+            "y": {"field": "samples", "type": "quantitative", "title": "samples"},
+            "order": {"field": "order"},
+            "color": {"field": "fate", "type": "nominal", "scale": scale, "legend": legend},
+            "tooltip": [{"field": "samples"}, {"field": "fate", "title": "answers"}],
         },
-        Table(
-            ("dB from", "to", "answers", "samples"),
-            tuple(
-                (f"{r['from']:.1f}", f"{r['to']:.1f}", str(r["fate"]), f"{r['samples']:,}")
-                for r in rows
-            ),
-        ),
+    }
+    cells = tuple(
+        (f"{r['from']:.1f}", f"{r['to']:.1f}", str(r["fate"]), f"{r['samples']:,}") for r in rows
     )
+    yield Chart(spec, Table(("dB from", "to", "answers", "samples"), cells))

@@ -95,43 +95,27 @@ def _plot_runs(bursts: Sequence[Burst], measure: str) -> Iterator[Block]:
     kinds = [name for _, name, _ in _WAITS if any(row["kind"] == name for row in rows)]
     colours = {name: f"var(--{colour})" for _, name, colour in _WAITS}
     counts = [sum(_name_wait(waited) == name for _, waited in entries) for name in kinds]
-    yield Heading("Was the machine quiet?")
-    yield Chart(
-        {
-            "description": "runs of the original in order, by how long they waited for a CPU",
-            "height": 190,
-            "data": {"values": rows},
-            "mark": {"type": "point", "filled": True, "size": 22, "opacity": 0.75},
-            "encoding": {
-                "x": {
-                    "field": "run",
-                    "type": "quantitative",
-                    "title": "runs of the original, in order",
-                },
-                "y": {
-                    "field": "ms",
-                    "type": "quantitative",
-                    "title": measure,
-                    "scale": {"type": "log", "nice": False},
-                    "axis": {"tickCount": 5},
-                },
-                "color": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": {"domain": kinds, "range": [colours[name] for name in kinds]},
-                    "legend": {"title": None, "columns": 1},
-                },
-                "tooltip": [
-                    {"field": "ms", "title": measure, "format": ".4~g"},
-                    {"field": "waited", "title": "% waiting", "format": ".0f"},
-                ],
-            },
+    x = {"field": "run", "type": "quantitative", "title": "runs of the original, in order"}
+    y = {"field": "ms", "type": "quantitative", "title": measure, "axis": {"tickCount": 5}}
+    scale = {"domain": kinds, "range": [colours[name] for name in kinds]}
+    legend = {"title": None, "columns": 1}
+    tip = [{"field": "ms", "title": measure, "format": ".4~g"}]
+    tip.append({"field": "waited", "title": "% waiting", "format": ".0f"})
+    spec = {
+        "description": "runs of the original in order, by how long they waited for a CPU",
+        "height": 190,
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "size": 22, "opacity": 0.75},
+        "encoding": {
+            "x": x,
+            "y": {**y, "scale": {"type": "log", "nice": False}},
+            "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend},
+            "tooltip": tip,
         },
-        Table(
-            ("runs of the original", "count"),
-            tuple((name, f"{n:,}") for name, n in zip(kinds, counts, strict=True)),
-        ),
-    )
+    }
+    cells = tuple((name, f"{n:,}") for name, n in zip(kinds, counts, strict=True))
+    yield Heading("Was the machine quiet?")
+    yield Chart(spec, Table(("runs of the original", "count"), cells))
     if step > 1:
         yield Text(f"One run in {step} is drawn; {say.format_count(len(entries), 'run')} in all.")
 

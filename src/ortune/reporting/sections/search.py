@@ -80,14 +80,9 @@ def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
     values = [{**row, "kind": names.get(row["tone"], "")} for row in rows]
     colours = [colour(TONES.get(tone, "soft")) for tone in tones]
     scale = {"domain": [names[tone] for tone in tones], "range": colours}
+    y = {"field": "plan", "type": "nominal", "sort": None, "title": None}
     encoding = {
-        "y": {
-            "field": "plan",
-            "type": "nominal",
-            "sort": None,
-            "title": None,
-            "axis": {"domain": False, "ticks": False},
-        },
+        "y": {**y, "axis": {"domain": False, "ticks": False}},
         "x": {"field": "start", "type": "quantitative", "title": "seconds of the search"},
         "x2": {"field": "end"},
         "tooltip": [{"field": name} for name in ("plan", "speed-up", "why")],
@@ -95,19 +90,14 @@ def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
     is_tried, is_untried = "datum.tone !== 'untried'", "datum.tone === 'untried'"
     bar = {"type": "bar", "cornerRadius": 2, "height": {"band": 0.65}}
     legend = {"title": None, "symbolType": "square"}
+    tone = {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
     return {
         "description": "trials of the search, from start to end",
         "height": {"step": 22},
         "data": {"values": values},
         "encoding": encoding,
         "layer": [
-            {
-                "transform": [{"filter": is_tried}],
-                "mark": bar,
-                "encoding": {
-                    "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
-                },
-            },
+            {"transform": [{"filter": is_tried}], "mark": bar, "encoding": {"color": tone}},
             {
                 "transform": [{"filter": is_untried}],
                 "mark": {**bar, "filled": False, "stroke": colour("soft"), "strokeDash": [3, 3]},
