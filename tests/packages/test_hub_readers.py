@@ -25,9 +25,7 @@ def test_they_answer_as_the_bundle_does(
     data = tmp_path / "texts.txt"
     data.write_text("\n".join(line[:200].strip() for line in read_news()[:150]))
     budget = "sentence-cosine>=0.98"
-    study = ot.optimize(
-        source, data=data, budget=budget, on="cpu", time="60s", out=tmp_path / "run"
-    )
+    study = ot.optimize(source, data=data, budget=budget, on="cpu", out=tmp_path / "run")
     assert study.best.plan.recipe.steps, "nothing was made smaller"
     bundle = ot.pack(study, tmp_path / "minilm.ortune")
     packed = ot.pack(study, tmp_path / "hub", target="huggingface")
