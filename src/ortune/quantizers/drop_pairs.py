@@ -22,6 +22,7 @@ from ortune.quantizers.common.qdq.dequantize import (
     find_activation_pairs,
     map_activation_pairs,
 )
+from ortune.quantizers.common.qdq.lengths import write_lengths
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -93,6 +94,8 @@ class DropPairs(Quantizer):
                 count += sum(map(self._free_readers, find_activation_pairs(graph)))
         if runtime_rules.bounds_joined(self.target):
             count += bound_joined(model)
+        if runtime_rules.misreads_lengths(self.target):
+            count += write_lengths(model)
         if not count:
             raise Refused(
                 "every quantize / dequantize pair belongs to an integer kernel",

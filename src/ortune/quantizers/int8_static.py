@@ -25,6 +25,7 @@ from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
 from ortune.quantizers.common.qdq.dequantize import bound_joined
+from ortune.quantizers.common.qdq.lengths import write_lengths
 from ortune.quantizers.common.qdq.placement import Placement, is_absorbed, place_all
 from ortune.quantizers.common.qdq.prepare import (
     PairInserter,
@@ -275,6 +276,8 @@ class Int8Static(Quantizer):
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
         if runtime_rules.bounds_joined(self.target):
             bound_joined(model)
+        if runtime_rules.misreads_lengths(self.target):
+            write_lengths(model)
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)
             if {"Add", "Mul"} <= set(self._list_following_ops()):

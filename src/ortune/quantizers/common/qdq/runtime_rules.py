@@ -32,6 +32,7 @@ class Treatment(Enum):
     GUARDED = "the runtime quantizes it if pairs surround it, so no pairs are placed"
     SYMMETRIC_S8 = "activations must be int8 with zero point 0"
     SYMMETRIC = "zero point 0 is fast: uint8 where no value is negative, else int8"
+    UNREAD = "lengths are written as sizes, or layers in integers get other numbers"
     BOUNDED = "a Min stands in front of the pair, or the layers behind are computed in float"
     LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
     REDUCED = "7-bit weights: the sum of two 8-bit products overflows 16 bits"
@@ -110,6 +111,7 @@ _CASES = (
     Rule("Conv", Treatment.FLOAT, _MEASURED, "cpu", case="float output"),
     Rule("Conv", Treatment.INTEGER, _EXECUTED, "openvino", case="float output"),
     Rule("Concat", Treatment.BOUNDED, _OPENVINO, "openvino", case="before a pair"),
+    Rule("Shape", Treatment.UNREAD, _OPENVINO, "openvino", case="of one length"),
     Rule(
         "Conv", Treatment.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
     ),
@@ -223,6 +225,11 @@ def needs_symmetric_s8(target: Target) -> bool:
 def bounds_joined(target: Target) -> bool:
     """Say whether a Min has to stand in front of a pair behind a Concat."""
     return has_rule(target, Treatment.BOUNDED, "Concat", "before a pair")
+
+
+def misreads_lengths(target: Target) -> bool:
+    """Say whether a length that the graph reads has to be written as a size over the others."""
+    return has_rule(target, Treatment.UNREAD, "Shape", "of one length")
 
 
 def takes_tables(target: Target) -> bool:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from tests.unit.quantizers.common.qdq.rule_toys import PAIR, TOYS, Toy, integers
 
 from ortune.quantizers.common.qdq.dequantize import bound_joined
+from ortune.quantizers.common.qdq.lengths import write_lengths
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Rule, Treatment
 
 ov = pytest.importorskip("openvino")
@@ -57,6 +59,49 @@ def test_runs_in_integers_behind_a_bound_alone(
     model = ir.from_proto(plain)
     assert bound_joined(model) == 1
     assert [find_kinds(proto)[-1] for proto in (plain, ir.to_proto(model))] == ["f32", "I8"]
+
+
+@pytest.mark.parametrize("row", rows(Treatment.UNREAD))
+def test_layers_in_integers_are_right_where_no_length_is_read(row: Rule) -> None:
+    assert (row.op, row.case) == ("Shape", "of one length")
+    plain = with_state()
+    feed = {"i": np.random.default_rng(1).normal(0, 1, (2, 4, 8, 8)).astype(np.float32)}
+    session = ort.InferenceSession(plain.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, feed)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(plain))
+    assert write_lengths(model) == 1
+    errors = [np.abs(compile_model(proto)(feed)[0] - wanted).max() for proto in (
+        plain, ir.to_proto(model)
+    )]  # fmt: skip
+    assert errors[0] > 0.1 > 1e-3 > errors[1]
+
+
+def with_state() -> onnx.ModelProto:
+    """Build convolutions around a MaxPool, and a recurrent step with a state of zeros."""
+    rng = np.random.default_rng(0)
+    held = {f"front{name[1:]}": array for name, array in integers(4, 4, 1, 1, axis=0).items()}
+    held |= {
+        "zero": np.uint8(0), "scale": np.float32(0.02),
+        "bias": rng.normal(0, 1, 4).astype(np.float32),
+        "to": np.array([4, -1, 16], np.int64), "first": np.int64(0), "width": np.array([8]),
+        "wi": rng.normal(0, 0.3, (16, 8)).astype(np.float32),
+        "wh": rng.normal(0, 0.3, (8, 8)).astype(np.float32),
+    }  # fmt: skip
+    lines = [
+        PAIR.format("i", "scale"),
+        layer("x", "i_r", "front", "Conv", 0).replace("x_w)", "x_w, bias)") + " a = Relu(x)",
+        PAIR.format("a", "scale"),
+        "p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a_r)",
+        PAIR.format("p", "scale"),
+        layer("v", "p_r", "front", "Conv", 0),
+        "t = Transpose<perm = [3, 0, 1, 2]>(v) s = Reshape(t, to)",
+        "length = Shape<start = 1, end = 2>(s) shape = Concat<axis = 0>(length, width)",
+        "state = ConstantOfShape(shape) h = MatMul(state, wh)",
+        "step = Gather<axis = 0>(s, first) g = MatMul(step, wi) sum = Add(g, h) z = Tanh(sum)",
+    ]
+    proto = _proto(lines, held)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    return proto
 
 
 def behind_concat(axis: int, zero: np.generic, scale: np.float32) -> onnx.ModelProto:
