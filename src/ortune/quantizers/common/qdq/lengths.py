@@ -31,8 +31,8 @@ def write_lengths(model: ir.Model) -> int:
             start = node.attributes.get_int("start", 0)
             end = min(node.attributes.get_int("end", len(shape)), len(shape))
             others = [*shape[:start], *shape[end:]]
-            known = all(isinstance(length, int) and length > 0 for length in others)
-            if start < 0 or end != start + 1 or isinstance(shape[start], int) or not known:
+            static = all(isinstance(length, int) and length > 0 for length in others)
+            if start < 0 or end != start + 1 or isinstance(shape[start], int) or not static:
                 continue
             editor, name = edit.Editor(graph), node.outputs[0].name
             others_size = np.array([math.prod(map(int, others))], np.int64)
