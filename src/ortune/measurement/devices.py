@@ -240,7 +240,7 @@ class Claim:
         """Begin a connection and say what is asked, and which files that needs."""
         device = self.device
         process = device.run_code(_ARRIVAL.read_text(encoding="utf-8"), stderr)
-        files = [parcel.encode() for parcel in parcels]
+        files = [(parcel.place, parcel.size, parcel.digest) for parcel in parcels]
         where = {"folder": device.folder, "cool_below": device.cool_below}
         request = {**where, "files": files, **order}
         send(process, json.dumps(request).encode() + b"\n")
@@ -292,21 +292,21 @@ class Link:
         Raises:
             LinkLost: The connection broke.
         """
-        return {name: self._send(value) for name, value in arguments.items()}
-
-    def _send(self, value: Any) -> Any:
-        if self.claim is None or not isinstance(value, Path):
-            return value
-        if value.is_file():
-            parcel = pack_file(value, value.name)
-            if parcel.place not in self.claim.sent:
-                self.claim.ask({"do": "put"}, [parcel])
-                self.claim.sent.add(parcel.place)
-            return parcel.place
-        self._count += 1
-        place = f"{self.folder}/{self._count}-{value.name}"
-        self._outputs.append((place, value))
-        return place
+        there = dict(arguments)
+        for name, value in arguments.items():
+            if self.claim is None or not isinstance(value, Path):
+                continue
+            if value.is_file():
+                parcel = pack_files({value.name: value})[0]
+                if parcel.place not in self.claim.sent:
+                    self.claim.ask({"do": "put"}, [parcel])
+                    self.claim.sent.add(parcel.place)
+                there[name] = parcel.place
+            else:
+                self._count += 1
+                there[name] = f"{self.folder}/{self._count}-{value.name}"
+                self._outputs.append((there[name], value))
+        return there
 
     def fetch_outputs(self) -> None:
         """Bring back what the last command has written.
@@ -351,7 +351,13 @@ def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -
         parcels.extend(packed)
         return Path(next(item.place for item in packed if item.place.endswith(f"/{name}")))
 
-    models = {name: place(_name_model_files(path), path.name) for name, path in job.models.items()}
+    models = {}
+    for name, path in job.models.items():
+        listed = file.list_model_files(path) if path.suffix == ".onnx" else {path.name: path}
+        files = {
+            path.name if item == path else location: item for location, item in listed.items()
+        }
+        models[name] = place(files, path.name)
     feeds = {name: place({path.name: path}, path.name) for name, path in job.feeds.items()}
     source = pack_source()
     folder = f"jobs/{claim.session}/{job.out.name}-{uuid.uuid4().hex[:6]}"
@@ -392,36 +398,18 @@ class Parcel:
     digest: str
     content: Path | bytes = field(repr=False)
 
-    def encode(self) -> tuple[str, int, str]:
-        """Return what the device is told of it."""
-        return self.place, self.size, self.digest
-
-
-def pack_file(path: Path, name: str) -> Parcel:
-    """Return a file as it travels alone."""
-    return pack_files({name: path})[0]
-
 
 def pack_files(files: Mapping[str, Path]) -> list[Parcel]:
     """Return files that lie beside each other, in a folder named by what is in all of them."""
-    digests = {name: _digest_file(path) for name, path in files.items()}
+    digests = {}
+    for name, path in files.items():
+        status = path.stat()
+        digests[name] = _digest_version(path.resolve(), status.st_mtime_ns, status.st_size)
     key = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
     return [
         Parcel(f"files/{key}/{name}", path.stat().st_size, digests[name], path)
         for name, path in files.items()
     ]
-
-
-def _name_model_files(path: Path) -> dict[str, Path]:
-    if path.suffix != ".onnx":
-        return {path.name: path}
-    listed = file.list_model_files(path).items()
-    return {path.name if item == path else location: item for location, item in listed}
-
-
-def _digest_file(path: Path) -> str:
-    status = path.stat()
-    return _digest_version(path.resolve(), status.st_mtime_ns, status.st_size)
 
 
 @cache

@@ -40,7 +40,11 @@ def list_environment_names() -> tuple[str, ...]:
     """Return the names of the environments of ours that there are, in order."""
     matches = []
     with suppress(OSError, OrtuneError):
-        matches = [path.name for path in _environments_root().iterdir() if _is_environment(path)]
+        matches = [
+            path.name
+            for path in _environments_root().iterdir()
+            if _NAME.fullmatch(path.name) and (path / RECORD).is_file()
+        ]
     return tuple(sorted(matches))
 
 
@@ -141,7 +145,3 @@ def _environments_root() -> Path:
             "there is no cache folder for environments", fix="set XDG_CACHE_HOME to a folder"
         )
     return ours / "environments"
-
-
-def _is_environment(path: Path) -> bool:
-    return bool(_NAME.fullmatch(path.name)) and (path / RECORD).is_file()

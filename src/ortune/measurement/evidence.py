@@ -304,16 +304,11 @@ def _shuffle_units(data: PairedRecords, rows: Rows) -> tuple[Floats, Floats]:
 
     Of shuffled samples the largest groups would come up first.
     """
-    sums, sizes = _sum_units(data.scores[rows], data.units[rows])
+    place = np.unique(data.units[rows], return_inverse=True)[1]
+    sums = np.bincount(place, data.scores[rows]).astype(np.float64)
+    sizes = np.bincount(place).astype(np.float64)
     order = np.random.default_rng(data.seed).permutation(len(sums))
     return sums[order], sizes[order]
-
-
-def _sum_units(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
-    """Return the sum and the size of each unit that is there."""
-    place = np.unique(units, return_inverse=True)[1]
-    sums, sizes = np.bincount(place, scores), np.bincount(place)
-    return sums.astype(np.float64), sizes.astype(np.float64)
 
 
 def check_bounds(metric: Metric, records: Floats) -> None:

@@ -162,11 +162,18 @@ def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakMo
         memory: Bytes of a tensor that no cache holds.
         cache: Bytes of a tensor that the last-level cache holds several times.
     """
-    peak_models = {f"float{side}": _make_float_product(side, side, side) for side in _SIDES}
+    peak_models: dict[str, _Model] = {}
+    for side in _SIDES:
+        product = [_make_node("MatMul", "x w", "y"), _make_reduce_max("y")]
+        weight = {"w": _random_weights(side, side)}
+        peak_models[f"float{side}"] = PeakModel((side, side), 2 * side**3), product, weight
     peak_models["int8"] = _make_int8_product(*_INT8)
     for name, size in (("memory", memory), ("cache", cache)):
         rows = size // 4 // _ROW
-        peak_models[f"{name}-copy"] = _make_copy(rows)
+        # Relu reads and writes everything; of what it writes the first row is returned.
+        copy = [_make_node("Relu", "x", "r"), _make_node("Slice", "r begin end begin", "y")]
+        ends = {"begin": np.array([0]), "end": np.array([1])}
+        peak_models[f"{name}-copy"] = PeakModel((rows, _ROW), 0, 8 * rows * _ROW), copy, ends
         peak_models[f"{name}-read"] = (
             PeakModel((rows, _ROW), 0, 4 * rows * _ROW),
             [_make_reduce_max("x")],
@@ -175,22 +182,14 @@ def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakMo
     peak_models |= {"few": _make_chain(FEW), "many": _make_chain(MANY)}
     info = partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
     for name, (model, nodes, weights) in peak_models.items():
-        ends = [info("x", shape=model.shape)], [info(nodes[-1].output[0], shape=[None, None])]
+        inputs, output = [info("x", shape=model.shape)], nodes[-1].output[0]
         initializers = [numpy_helper.from_array(array, key) for key, array in weights.items()]
-        graph = helper.make_graph(nodes, "peak", *ends, initializers)
+        outputs = [info(output, shape=[None, None])]
+        graph = helper.make_graph(nodes, "peak", inputs, outputs, initializers)
         imports = [helper.make_opsetid("", _OPSET)]
         proto = helper.make_model(graph, opset_imports=imports, ir_version=_IR)
         onnx.save(proto, folder / f"{name}.onnx")
     return {name: model for name, (model, _, _) in peak_models.items()}
-
-
-def _make_float_product(rows: int, deep: int, columns: int) -> _Model:
-    nodes = [_make_node("MatMul", "x w", "y"), _make_reduce_max("y")]
-    return (
-        PeakModel((rows, deep), 2 * rows * deep * columns),
-        nodes,
-        {"w": _random_weights(deep, columns)},
-    )
 
 
 def _make_int8_product(rows: int, deep: int, columns: int) -> _Model:
@@ -209,13 +208,6 @@ def _make_int8_product(rows: int, deep: int, columns: int) -> _Model:
         "none": np.array(0, np.int8),
     }
     return PeakModel((rows, deep), 2 * rows * deep * columns), nodes, weights
-
-
-def _make_copy(rows: int) -> _Model:
-    """Relu reads and writes everything; of what it writes the first row is returned."""
-    nodes = [_make_node("Relu", "x", "r"), _make_node("Slice", "r begin end begin", "y")]
-    weights: dict[str, NDArray[Any]] = {"begin": np.array([0]), "end": np.array([1])}
-    return PeakModel((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
 
 
 def _make_chain(count: int) -> _Model:

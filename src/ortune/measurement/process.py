@@ -163,7 +163,10 @@ class Worker:
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
         command = make_python_command("-m", program[0], self._job, *program[1:], python=python)
-        self.reproduce = _reproduction_line(path, command, self._commands)
+        words = [f"{name}={shlex.quote(text)}" for name, text in path.items()]
+        self.reproduce = " ".join(
+            [*words, shlex.join(command), "<", shlex.quote(str(self._commands))]
+        )
         with self._log.open("wb") as log:
             stderr = subprocess.PIPE if job.verbose else log
             if claim is not None:
@@ -204,7 +207,11 @@ class Worker:
             WorkerFailed: It crashed, hung, took too much memory or answered with an error.
         """
         if do not in _WITHOUT_MODEL:
-            self._take_turn(do)
+            if self._rival is not None and self._rival._holds and self._rival.alive:
+                self._rival.ask("unload")
+            if self._holds is False and do != "load":
+                self.ask("load")
+                self.ask("first")
         limit_s = timeout_s or self._deadlines.get(do, self._timeout_s)
         with self._report_lost():
             arguments = self._link.send_arguments(arguments)
@@ -262,19 +269,6 @@ class Worker:
             return sum(map(file.count_file_bytes, self._models))
         return 0
 
-    def _take_turn(self, do: str) -> None:
-        """Have the rival's model closed; load the own one where it was closed.
-
-        Raises:
-            WorkerFailed: One of them does not answer.
-        """
-        rival = self._rival
-        if rival is not None and rival._holds and rival.alive:
-            rival.ask("unload")
-        if self._holds is False and do != "load":
-            self.ask("load")
-            self.ask("first")
-
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
@@ -318,12 +312,6 @@ class Worker:
         ran, waited = read_scheduled_ns(Path(f"/proc/{self.pid}/task"))
         return time.monotonic(), ran / 1e9, waited / 1e9
 
-    def _is_starved(self, before: tuple[float, float, float]) -> bool:
-        """Return whether other processes kept it from the CPU for much of the time since then."""
-        now = self._read_times_s()
-        seconds, ran, waited = (late - early for early, late in zip(before, now, strict=True))
-        return waited > _STARVED * seconds and ran < _ALONE * seconds * len(usable_cpus())
-
     def _read_answer(
         self, timeout_s: float, do: str, before: tuple[float, float, float]
     ) -> dict[str, Any]:
@@ -337,7 +325,12 @@ class Worker:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                busy = Interruption.BUSY if self._is_starved(before) else None
+                now = self._read_times_s()
+                seconds, ran, waited = (
+                    late - early for early, late in zip(before, now, strict=True)
+                )
+                own = ran >= _ALONE * seconds * len(usable_cpus())
+                busy = Interruption.BUSY if waited > _STARVED * seconds and not own else None
                 self._link.kill()
                 time_limit.check_time()
                 reason = f"no answer to '{do}' after {timeout_s:.3g} s"
@@ -391,12 +384,6 @@ class Worker:
     ) -> WorkerFailed:
         fix = fix or (_MORE_MEMORY if self._ended else "")
         return WorkerFailed(Failure(reason, self.reproduce, fix, interruption), self)
-
-
-def _reproduction_line(path: Mapping[str, str], command: list[str], commands: Path) -> str:
-    """Return the line that repeats a worker's life."""
-    words = [f"{name}={shlex.quote(text)}" for name, text in path.items()]
-    return " ".join([*words, shlex.join(command), "<", shlex.quote(str(commands))])
 
 
 def _check_job(job: WorkerJob, here: bool) -> None:

@@ -135,7 +135,25 @@ class StatefulModel:
                 ) from None
         shutil.rmtree(out / "given")
         atomic_write.write_text(out / _KEY, json.dumps({"key": key}) + "\n")
-        return _make_rolled_feeds(read, sequences, how, path, self.digest)
+        order = [at for members in sequences for at in members]
+        digests, start = [], codec.digest([self.digest, how])
+        for members in sequences:
+            before = start
+            for at in members:
+                before = sha256(f"{before} {read.digests[at]}".encode()).hexdigest()[:16]
+                digests.append(before)
+        return replace(
+            read,
+            stream=path,
+            digests=tuple(digests),
+            labels=None if read.labels is None else tuple(read.labels[at] for at in order),
+            groups=tuple(
+                group
+                for members in steps.list_step_groups(sequences, read.groups)
+                for group in members
+            ),
+            notes=(*read.notes, steps.describe_sequences(sequences, how.pairs)),
+        )
 
 
 def _reuse_samples(earlier: Path | None, key: str, path: Path) -> bool:
@@ -151,28 +169,3 @@ def _reuse_samples(earlier: Path | None, key: str, path: Path) -> bool:
                 shutil.copyfile(earlier / path.name, path)
             return True
     return False
-
-
-def _make_rolled_feeds(
-    read: Feeds, sequences: Sequence[Sequence[int]], how: Rolling, path: Path, model: str
-) -> Feeds:
-    """Return the rolled samples, with labels and groups in their order."""
-    order = [at for members in sequences for at in members]
-    digests, start = [], codec.digest([model, how])
-    for members in sequences:
-        before = start
-        for at in members:
-            before = sha256(f"{before} {read.digests[at]}".encode()).hexdigest()[:16]
-            digests.append(before)
-    return replace(
-        read,
-        stream=path,
-        digests=tuple(digests),
-        labels=None if read.labels is None else tuple(read.labels[at] for at in order),
-        groups=tuple(
-            group
-            for members in steps.list_step_groups(sequences, read.groups)
-            for group in members
-        ),
-        notes=(*read.notes, steps.describe_sequences(sequences, how.pairs)),
-    )

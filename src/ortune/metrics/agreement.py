@@ -101,12 +101,7 @@ def compute_agreement(
     sides = [np.moveaxis(side.astype(np.float64), axis, -1) for side in (reference, candidate)]
     same = sides[0].argmax(-1) == sides[1].argmax(-1)
     if change < 1:
-        same &= ~(_compute_change(*sides) > change)
+        if not ((sides[0] >= 0).all() and sums_to_one(sides[0])):  # logits
+            sides = [outputs.compute_softmax(side) for side in sides]
+        same &= ~(np.abs(sides[0] - sides[1]).max(-1) > change)
     return float(np.mean(same))
-
-
-def _compute_change(reference: Floats, candidate: Floats) -> Floats:
-    """Return by how much the probability changes that changes most, along the last axis."""
-    if not ((reference >= 0).all() and sums_to_one(reference)):
-        reference, candidate = map(outputs.compute_softmax, (reference, candidate))
-    return np.asarray(np.abs(reference - candidate).max(-1), np.float64)

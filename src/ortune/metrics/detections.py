@@ -93,14 +93,13 @@ class Detections(Fidelity):
         """Return the boxes that have nearly the least score, the strongest first."""
         classes: NDArray[Any] | None = tensors[self.classes] if self.classes else None
         if self.head:
-            rows = _read_rows(tensors[self.head])
+            head = tensors[self.head]
+            rows = np.asarray(head, np.float64).reshape(head.shape[-2], head.shape[-1])
+            rows = rows.T if len(rows) < rows.shape[1] else rows  # a row a box, which are more
             boxes, scores = rows[:, :4], rows[:, 4:]
             if rows.shape[1] == _LISTED and self.layout == "xyxy":
                 scores, classes = rows[:, 4], rows[:, 5].round()
-            elif bool(
-                tensors[self.head].shape[-1] < tensors[self.head].shape[-2]
-                and tensors[self.head].shape[-1] > 5
-            ):
+            elif 5 < head.shape[-1] < head.shape[-2]:
                 scores = scores[:, :1] * scores[:, 1:]
         else:
             boxes, scores = tensors[self.boxes], _read_scores(tensors[self.scores])
@@ -110,12 +109,6 @@ class Detections(Fidelity):
         likely = np.flatnonzero(detections.scores >= _NEAR * self.least)
         strongest = likely[np.argsort(-detections.scores[likely], kind="stable")[:_MOST]]
         return detections.select_rows(strongest)
-
-
-def _read_rows(head: NDArray[Any]) -> detection.Floats:
-    """Return a head as one row a box: the shorter axis holds what is said of one."""
-    rows = np.asarray(head, np.float64).reshape(head.shape[-2], head.shape[-1])
-    return rows.T if len(rows) < rows.shape[1] else rows
 
 
 def _read_scores(scores: NDArray[Any]) -> detection.Floats:

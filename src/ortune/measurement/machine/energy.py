@@ -70,7 +70,10 @@ def _find_zones(root: Path) -> tuple[list[Counter], str]:
             if not name.startswith("package") and name != "dram":
                 continue
             wraps = int((folder / "max_energy_range_uj").read_text())
-            owner = _package_prefix(folder) if name == "dram" else ""
+            owner = ""
+            if name == "dram":  # its zone lies in its package's: intel-rapl:0:1 in intel-rapl:0
+                package = folder.parent / folder.name.rpartition(":")[0] / "name"
+                owner = f"{package.read_text().strip()}-" if package.exists() else ""
             zone = _Zone(f"{owner}{name}", folder, wraps)
             zone.read()
         except PermissionError:
@@ -84,12 +87,6 @@ def _find_zones(root: Path) -> tuple[list[Counter], str]:
     if denied:
         return [], "RAPL: energy_uj may be read by root alone"
     return [], "RAPL: no CPU package shows a counter here (virtual machines seldom do)"
-
-
-def _package_prefix(folder: Path) -> str:
-    """The zone of memory lies in its package's: ``intel-rapl:0:1`` in ``intel-rapl:0``."""
-    owner = folder.parent / folder.name.rpartition(":")[0] / "name"
-    return f"{owner.read_text().strip()}-" if owner.exists() else ""
 
 
 class _Board:

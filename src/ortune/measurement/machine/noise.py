@@ -202,42 +202,29 @@ def judge_noise(
         reach: Half-width, in the log-ratio, of a claim's interval by all pairs of the run.
         claimed: An interval by all that the run learnt excludes 1.
     """
-    advice = [
-        *_advise_on_reach(reach),
-        *_advise_on_equal(equal),
+    advice: list[Advice] = []
+    if reach > WORTH:
+        problem = f"differences below {_format_percent(reach)} cannot be told from noise here"
+        advice.append(Advice(problem, _AGAIN, severe=True))
+    if equal is not None and equal.clear:
+        problem = f"the original timed against itself should give 1 and gave {equal}"
+        advice.append(Advice(problem, _AGAIN, severe=True))
+    advice += [
         *_advise_on_waits(disturbed, record, unusable),
-        *_advise_on_quota(record),
-        *_advise_on_steal(record),
+        *_advise_on_taken_time(record),
         *_advise_on_neighbours(record),
         *_advise_on_clocks(record),
     ]
     if claimed:
         advice = [replace(item, severe=False) for item in advice]
-    advice += _advise_on_emulation(record)
+    if (emulator := record.settings.get(EMULATED)) is not None:
+        problem = f"the CPU is emulated by {emulator}, whose times say nothing of a real one"
+        advice.append(Advice(problem, "measure on the machine itself", severe=True))
     advice.sort(key=lambda item: not item.severe)
     return Judgement(any(item.severe for item in advice), tuple(advice))
 
 
 _AGAIN = "repeat on a quieter machine, or with more --time"
-
-
-def _advise_on_reach(reach: float) -> list[Advice]:
-    if not reach > WORTH:
-        return []
-    problem = f"differences below {_format_percent(reach)} cannot be told from noise here"
-    return [Advice(problem, _AGAIN, severe=True)]
-
-
-def _advise_on_equal(equal: Interval | None) -> list[Advice]:
-    if equal is None or not equal.clear:
-        return []
-    return [
-        Advice(
-            f"the original timed against itself should give 1 and gave {equal}",
-            _AGAIN,
-            severe=True,
-        )
-    ]
 
 
 def _advise_on_waits(disturbed: float, record: Record, unusable: tuple[int, int]) -> list[Advice]:
@@ -261,24 +248,24 @@ def _advise_on_waits(disturbed: float, record: Record, unusable: tuple[int, int]
     return [Advice(problem, change, useless or disturbed > DISTURBED[1])]
 
 
-def _advise_on_quota(record: Record) -> list[Advice]:
-    if record.throttled is None or record.throttled <= THROTTLED[0]:
-        return []
-    problem = (
-        f"the CPU quota ran out in {_format_percent(record.throttled)} of its periods "
-        f"({record.stopped_s:.1f} CPU seconds held back)"
-    )
-    change = "raise the CPU limit of the container, or use fewer threads: --on 'cpu(threads=1)'"
-    return [Advice(problem, change, record.throttled > THROTTLED[1])]
-
-
-def _advise_on_steal(record: Record) -> list[Advice]:
-    if record.stolen is None or record.stolen <= STOLEN[0]:
-        return []
-    problem = (
-        f"the hypervisor gave {_format_percent(record.stolen)} of the CPU time to other machines"
-    )
-    return [Advice(problem, "use a machine with dedicated CPUs", record.stolen > STOLEN[1])]
+def _advise_on_taken_time(record: Record) -> list[Advice]:
+    """Say what a quota or a hypervisor took."""
+    advice = []
+    if record.throttled is not None and record.throttled > THROTTLED[0]:
+        problem = (
+            f"the CPU quota ran out in {_format_percent(record.throttled)} of its periods "
+            f"({record.stopped_s:.1f} CPU seconds held back)"
+        )
+        change = (
+            "raise the CPU limit of the container, or use fewer threads: --on 'cpu(threads=1)'"
+        )
+        advice.append(Advice(problem, change, record.throttled > THROTTLED[1]))
+    if record.stolen is not None and record.stolen > STOLEN[0]:
+        share = _format_percent(record.stolen)
+        problem = f"the hypervisor gave {share} of the CPU time to other machines"
+        change = "use a machine with dedicated CPUs"
+        advice.append(Advice(problem, change, record.stolen > STOLEN[1]))
+    return advice
 
 
 def _advise_on_neighbours(record: Record) -> list[Advice]:
@@ -308,14 +295,6 @@ def _advise_on_clocks(record: Record) -> list[Advice]:
         problem = f"the hottest sensor shows {record.celsius:.0f} C"
         advice.append(Advice(problem, "let it cool down: hot CPUs lower their clocks"))
     return advice
-
-
-def _advise_on_emulation(record: Record) -> list[Advice]:
-    emulator = record.settings.get(EMULATED)
-    if emulator is None:
-        return []
-    problem = f"the CPU is emulated by {emulator}, whose times say nothing of a real one"
-    return [Advice(problem, "measure on the machine itself", severe=True)]
 
 
 def _worst_throttle(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:

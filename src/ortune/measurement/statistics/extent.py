@@ -30,8 +30,13 @@ class Extent:
         # NaN survives min and max, infinity is one of them: no boolean copy of the tensor.
         low, high = float(values.min()), float(values.max())
         if not (np.isfinite(low) and np.isfinite(high)):
+            wide = values.astype(np.float32)
+            nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
+            kinds = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
+            shape = "x".join(map(str, values.shape)) or "scalar"
             raise BadData(
-                _describe_nonfinite(values),
+                f"{' and '.join(kinds)} of {wording.format_count(values.size, 'value')} on "
+                f"calibration data, shape {shape}",
                 fix="check the samples' scaling and the model's own NaNs",
             )
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -77,14 +82,3 @@ def make_symmetric(seen: Range) -> Range:
     """Return the smallest range around zero that holds another."""
     top = max(0.0 - seen.low, seen.high)
     return Range(0.0 - top, top)
-
-
-def _describe_nonfinite(values: NDArray[Any]) -> str:
-    wide = values.astype(np.float32)
-    nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
-    kinds = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
-    shape = "x".join(map(str, values.shape)) or "scalar"
-    return (
-        f"{' and '.join(kinds)} of "
-        f"{wording.format_count(values.size, 'value')} on calibration data, shape {shape}"
-    )

@@ -227,12 +227,8 @@ def is_pair_complete(ratio: Interval, done: int, late: float, effort: Effort) ->
         return True
     if done < effort.min_blocks and late < effort.seconds:
         return False
-    return late > 0 or (effort.decide and _is_decided(ratio))
-
-
-def _is_decided(ratio: Interval) -> bool:
-    """The side is known and the estimate is worth 4 %."""
-    return (ratio.high < 1 or ratio.low > 1.02) and ratio.high / ratio.low < 1.08
+    decided = (ratio.high < 1 or ratio.low > 1.02) and ratio.high / ratio.low < 1.08
+    return late > 0 or (effort.decide and decided)  # the side is known, the estimate worth 4 %
 
 
 @contextmanager

@@ -130,8 +130,10 @@ def block_logs(pair: Pair) -> Floats:
     logs = []
     for block, kept in zip(pair.blocks, masks, strict=True):
         if kept[0].any() and kept[1].any():
-            bottom, top = _select_logs(block, kept)
-            logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
+            sides = zip((block.baseline, block.candidate), kept, strict=True)
+            bottom, top = (_log_latencies(side, len(mask))[mask] for side, mask in sides)
+            middles = np.median(top) - np.median(bottom) if _is_alike(block) else None
+            logs.append(float(np.median(top - bottom) if middles is None else middles))
     return np.array(logs)
 
 
@@ -164,33 +166,14 @@ def rough_entry_logs(pair: Pair) -> Floats:
 
 
 def _rough_logs(block: Block) -> Floats:
-    masks = mask_undisturbed(block)  # of as many entries as are compared
-    sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
-    bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
+    ran = []  # logarithms of latencies less what was waited, of as many entries as are compared
+    for side, mask in zip((block.baseline, block.candidate), mask_undisturbed(block), strict=True):
+        waited = np.clip(np.asarray(side.waited[: len(mask)], np.float64), 0.0, _MOST_WAITING)
+        ran.append(_log_latencies(side, len(mask)) + np.log1p(-waited))
+    bottom, top = ran
     if not len(bottom) or not len(top):
         return np.empty(0)
     return top - (np.median(bottom) if _is_alike(block) else bottom)
-
-
-def _log_running_shares(burst: Burst, count: int) -> Floats:
-    """Return the logarithms of the shares of a burst's first entries that did not wait."""
-    waited = np.asarray(burst.waited[:count], np.float64)
-    return np.log1p(-np.clip(waited, 0.0, _MOST_WAITING))
-
-
-def _select_logs(
-    block: Block, kept: tuple[NDArray[np.bool_], NDArray[np.bool_]]
-) -> tuple[Floats, Floats]:
-    """Return the logarithms of the entries of both sides that count."""
-    return (
-        _log_latencies(block.baseline, len(kept[0]))[kept[0]],
-        _log_latencies(block.candidate, len(kept[1]))[kept[1]],
-    )
-
-
-def _compare_logs(bottom: Floats, top: Floats, *, alike: bool) -> float:
-    """Return how far apart two sides are: by their medians, or entry by entry."""
-    return float(np.median(top) - np.median(bottom) if alike else np.median(top - bottom))
 
 
 def _is_alike(block: Block) -> bool:
@@ -298,14 +281,14 @@ def pair_spread(
     squares, alone = PRIOR_DF * (PAIR_SD**2 + within) + (n - 1) * seen, PRIOR_DF + n - 1
     pooled = (squares + learnt.squares) / (alone + learnt.df), alone + learnt.df
     if learnt.df and seen > LOUDER * learnt.squares / learnt.df:
-        pooled = max(pooled, (squares / alone, alone), key=_interval_width)
+        pooled = max(
+            (pooled, (squares / alone, alone)),
+            key=lambda estimate: (
+                student_quantile(CONFIDENCE, estimate[1]) * math.sqrt(estimate[0])
+            ),
+        )
     variance, df = pooled
     return float(means.mean()), variance, df, n
-
-
-def _interval_width(estimate: tuple[float, float]) -> float:
-    variance, df = estimate
-    return student_quantile(CONFIDENCE, df) * math.sqrt(variance)
 
 
 def half_width(learnt: PooledVariance, pairs: int = PAIRS) -> float:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ortune.core.errors import BadModel, OrtuneError, find_interruption, summarize_error
 from ortune.core.plugins import codec
@@ -39,8 +39,11 @@ def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int
         path: The job's file.
         make_workbench: Makes the workbench.
     """
-    _die_with_parent()
-    answers = _claim_stdout()
+    if sys.platform == "linux":  # elsewhere the closed stdin ends it with its parent
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # runtimes print to stdout as they like
     job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
     with ExitStack() as stack:
 
@@ -92,21 +95,6 @@ def _suggest_fix(error: Exception, bench: Workbench) -> str:
         return ""
     names = f"{'such as ' if len(sample) > _NAMED else ''}{', '.join(list(sample)[:_NAMED])}"
     return f"give data that fits, or change what is made up by --shape and --range of {names}"
-
-
-def _claim_stdout() -> IO[str]:
-    """Keep the answers' channel to ourselves: runtimes print to stdout as they like."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent goes; elsewhere the closed stdin ends it."""
-    if sys.platform != "linux":
-        return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,13 @@ def main() -> None:
     """Read the order and carry it out; a refusal is a line on stderr."""
     if sys.version_info < (3, 11):  # noqa: UP036 - it is another Python than ours
         sys.exit("Python 3.11 or later is needed on the device: name it in the inventory")
-    order: Mapping[str, Any] = json.loads(_read_line())
+    line = b""
+    while not line.endswith(b"\n"):  # and not a byte more: the rest is another's to read
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit("the connection ended before anything was asked")
+        line += byte
+    order: Mapping[str, Any] = json.loads(line)
     os.umask(0o077)
     root = Path(order["folder"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,12 @@ def main() -> None:
 
 def _work(order: Mapping[str, Any]) -> None:
     """Take files, cool down, and become the worker of a job: its commands come next."""
-    waited_s = _cool_down(order["cool_below"])
+    below, began = order["cool_below"], time.monotonic()
+    while below is not None and time.monotonic() - began < _COOLING_S:
+        if max(read_device_state()["celsius"].values(), default=0.0) < below:
+            break
+        time.sleep(_PAUSE_S)
+    waited_s = time.monotonic() - began
     _take_files(order["files"], {"readings": {**read_device_state(), "waited_s": waited_s}})
     source = Path(order["source"])
     if not (home := source.parent / "unpacked").exists():
@@ -150,16 +161,6 @@ def _take_files(files: Sequence[Sequence[Any]], answer: Mapping[str, Any]) -> No
         draft.rename(path)
 
 
-def _cool_down(below: float | None) -> float:
-    """Wait until the hottest zone is below so many degrees Celsius; return the seconds."""
-    began = time.monotonic()
-    while below is not None and time.monotonic() - began < _COOLING_S:
-        if max(read_device_state()["celsius"].values(), default=0.0) < below:
-            break
-        time.sleep(_PAUSE_S)
-    return time.monotonic() - began
-
-
 def read_device_state() -> dict[str, Any]:
     """Read clocks, temperatures, free memory and load, raw; what a system hides is left out."""
     celsius: dict[str, float] = {}
@@ -178,17 +179,6 @@ def read_device_state() -> dict[str, Any]:
         free = 1024 * int(lines[1].split()[0])
     load = os.getloadavg()
     return {"celsius": celsius, "clocks": clocks, "free_bytes": free, "load": load[0]}
-
-
-def _read_line() -> bytes:
-    """Read a line of standard input and not a byte more: the rest is another's to read."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit("the connection ended before anything was asked")
-        line += byte
-    return line
 
 
 def _tell(answer: Mapping[str, Any]) -> None:

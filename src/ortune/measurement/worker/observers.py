@@ -121,7 +121,11 @@ def observe(
     read = 0
     with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
         passes = max((probe.observer.passes for probe in decoded_probes), default=0)
-        order = _schedule_samples(groups)
+        groups_of: dict[int, list[int]] = {}  # each sample once, in order of first mention
+        for number, members in enumerate(groups):
+            for index in dict.fromkeys(members):
+                groups_of.setdefault(index, []).append(number)
+        order = list(groups_of.items())
         for turn in range(passes):
             for place, (index, members) in enumerate(order):
                 bench.report_progress(
@@ -179,24 +183,23 @@ class _ProbeState:
             raise BadData(f"tensor '{self._probe.tensor}': {error.what}", fix=error.fix) from None
 
     def answer(self, keep: str) -> dict[str, Any] | None:
-        return encode_range(self._state.result(), keep) if self._any else None
-
-
-def encode_range(result: Range, keep: str) -> dict[str, Any]:
-    """Turn a range into JSON data; moments go into files whose names begin with `keep`."""
-    data: dict[str, Any] = {"low": result.low, "high": result.high}
-    if result.channels:
-        data["channels"] = codec.encode(result.channels)
-    if result.moments is not None:
-        Path(keep).parent.mkdir(parents=True, exist_ok=True)
-        for part in ("mean", "second"):
-            np.save(f"{keep}-{part}.npy", getattr(result.moments, part))
-        data["moments"] = {"count": result.moments.count, "files": keep}
-    return data
+        """Return the range as JSON data; moments go into files whose names begin with `keep`."""
+        if not self._any:
+            return None
+        result = self._state.result()
+        data: dict[str, Any] = {"low": result.low, "high": result.high}
+        if result.channels:
+            data["channels"] = codec.encode(result.channels)
+        if result.moments is not None:
+            Path(keep).parent.mkdir(parents=True, exist_ok=True)
+            for part in ("mean", "second"):
+                np.save(f"{keep}-{part}.npy", getattr(result.moments, part))
+            data["moments"] = {"count": result.moments.count, "files": keep}
+        return data
 
 
 def decode_range(data: Mapping[str, Any]) -> Range:
-    """Read what `encode_range` wrote; moments stay in their files until they are used."""
+    """Read an answer of `observe`; moments stay in their files until they are used."""
     moments = None
     if stored := data.get("moments"):
         mean, second = (
@@ -205,12 +208,3 @@ def decode_range(data: Mapping[str, Any]) -> Range:
         moments = Moments(int(stored["count"]), mean, second)
     channels = tuple((float(low), float(high)) for low, high in data.get("channels", ()))
     return Range(float(data["low"]), float(data["high"]), channels, moments)
-
-
-def _schedule_samples(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Return each sample once, in order of first mention, with the groups that it is in."""
-    members: dict[int, list[int]] = {}
-    for number, indices in enumerate(groups):
-        for index in dict.fromkeys(indices):
-            members.setdefault(index, []).append(number)
-    return list(members.items())

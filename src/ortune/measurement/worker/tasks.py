@@ -59,7 +59,9 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         bench: Its models have one float32 input each, ``x``.
         seconds: Timed in all; on a busy machine the last rounds are left out.
     """
-    arrays = {shape: _make_noise(shape) for shape in {tuple(s) for s in inputs.values()}}
+    few = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
+    # Large tensors repeat these numbers, which is soon made; equal shapes share one.
+    arrays = {shape: np.resize(few, shape) for shape in {tuple(s) for s in inputs.values()}}
     feeds = {name: arrays[tuple(shape)] for name, shape in inputs.items()}
     for name, feed in feeds.items():
         for turn in range(_WARM):
@@ -72,24 +74,11 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         if turn >= _FEWEST and time.perf_counter() > until:
             break
         for name, feed in feeds.items():
-            least[name].append(_measure_least_run_ns(bench, name, feed, each))
+            durations = [_time_run(bench, name, feed), _time_run(bench, name, feed)]
+            while sum(durations) < each:
+                durations.append(_time_run(bench, name, feed))
+            least[name].append(min(durations))
     return {"least_ns": least}
-
-
-def _make_noise(shape: Sequence[int]) -> NDArray[np.float32]:
-    """Return numbers of both signs; large tensors repeat them, which is soon made."""
-    few = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
-    return np.resize(few, tuple(shape))
-
-
-def _measure_least_run_ns(
-    bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float
-) -> int:
-    """Return the least time of the runs that fit the limit, two at least."""
-    durations = [_time_run(bench, name, feed), _time_run(bench, name, feed)]
-    while sum(durations) < limit_ns:
-        durations.append(_time_run(bench, name, feed))
-    return min(durations)
 
 
 def _time_run(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
@@ -399,7 +388,10 @@ def score(
             actual = run_for_tensors(session, feeds)
             seen = backend.compared(feeds, actual)
             reference = backend.compared(feeds, truth[place]) if truth else seen
-            label = None if labels is None else [_decode_label(labels[place])]
+            label: list[Any] | None = None
+            if labels is not None:
+                value = labels[place]
+                label = [np.asarray(value) if isinstance(value, list) else value]
             for scorer, scorer_rows, mean in zip(scorers, rows, means, strict=True):
                 record = scorer.records([reference], [seen], label, [feeds], mean)
                 scorer_rows.append(record[0].tolist())
@@ -528,7 +520,3 @@ _TASKS = (
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""
-
-
-def _decode_label(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, list) else value

@@ -174,7 +174,13 @@ class Workbench:
     def cycle(self) -> Sequence[int]:
         """The rounds that the workload chose, as many as memory has room for."""
         chosen = self.job.workload.cycle(_Shapes(self))
-        return [chosen[k] for k in spread_indices(len(chosen), self._round_capacity())]
+        size = sum(
+            array.nbytes * (len(feeds) // self.fewest)
+            for feeds in self.feeds.values()
+            for array in feeds[0].values()
+        )
+        room = max(1, _ROUND_BYTES // max(1, size * max(1, self.job.workload.batch)))
+        return [chosen[k] for k in spread_indices(len(chosen), room)]
 
     def read_rounds(self) -> None:
         """Read every round of the cycle into memory."""
@@ -214,14 +220,6 @@ class Workbench:
     def fewest(self) -> int:
         """How many different rounds the feeds have."""
         return min(len(feeds) for feeds in self.feeds.values())
-
-    def _round_capacity(self) -> int:
-        size = sum(
-            array.nbytes * (len(feeds) // self.fewest)
-            for feeds in self.feeds.values()
-            for array in feeds[0].values()
-        )
-        return max(1, _ROUND_BYTES // max(1, size * max(1, self.job.workload.batch)))
 
     def _read_stacked(self, name: str, index: int) -> Tensors:
         feeds, batch = self.feeds[name], self.job.workload.batch

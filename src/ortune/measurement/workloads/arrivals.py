@@ -112,6 +112,14 @@ class Arrivals(Workload):
         load = self.rate * sum(detail["busy_ns"] for detail in details) / 1e9
         load /= max(1, count) * details[0]["sessions"]
         keeps_up = load < 1 and not given_up
+        notes = []
+        if not keeps_up:
+            reached = f"{served:,.0f}" if served >= 100 else f"{served:.3g}"
+            notes.append(
+                f"cannot keep up with {self.rate:,g} calls a second: {reached} a second were "
+                f"answered, the work is {100 * load:.0f} % of what the sessions can do, "
+                "and latency grows with the length of the run"
+            )
         return {
             "offered_rate": offered,
             "achieved_rate": served,
@@ -120,16 +128,8 @@ class Arrivals(Workload):
             "given_up": given_up,
             "sessions": details[0]["sessions"],
             **summarize_tails([ns for detail in details for ns in detail["queued_ns"]], "queued"),
-            "notes": [] if keeps_up else [self._describe_backlog(load, served)],
+            "notes": notes,
         }
-
-    def _describe_backlog(self, load: float, served: float) -> str:
-        reached = f"{served:,.0f}" if served >= 100 else f"{served:.3g}"
-        return (
-            f"cannot keep up with {self.rate:,g} calls a second: {reached} a second were "
-            f"answered, the work is {100 * load:.0f} % of what the sessions can do, "
-            "and latency grows with the length of the run"
-        )
 
 
 class _Desk:

@@ -173,7 +173,13 @@ def match_detections(detections: Boxes, truth: Boxes, at: Floats) -> list[float]
     Raises:
         OrtuneError: pycocotools is not installed.
     """
-    judge = _import_pycocotools().cocoeval.COCOeval(iouType="bbox")
+    try:
+        from pycocotools.cocoeval import COCOeval
+    except ImportError as error:
+        raise OrtuneError(
+            f"map needs pycocotools: {error}", fix="pip install pycocotools"
+        ) from error
+    judge = COCOeval(iouType="bbox")
     judge.params.iouThrs, judge.params.maxDets = at, [MAX_DETECTIONS]
     for boxes, by_class in ((truth, judge._gts), (detections, judge._dts)):
         columns = (boxes.boxes, boxes.classes, boxes.scores, boxes.crowd)
@@ -293,19 +299,3 @@ def _to_xywh(boxes: Floats, layout: Format) -> Floats:
     if layout == "cxcywh":
         return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, 2:]], 1)
     return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
-
-
-def _import_pycocotools() -> Any:
-    """Import pycocotools.
-
-    Raises:
-        OrtuneError: It is not installed.
-    """
-    try:
-        import pycocotools.cocoeval
-        import pycocotools.mask  # noqa: F401 - an attribute of what is returned
-    except ImportError as error:
-        raise OrtuneError(
-            f"map needs pycocotools: {error}", fix="pip install pycocotools"
-        ) from error
-    return pycocotools

@@ -139,7 +139,11 @@ def measure_finalist(
         effort,
         lambda partial_pair, done: sink(Timing(partial_pair, done)),
     )
-    parts = _list_final_parts(context, provable=provable, chosen_by_samples=chosen_by_samples)
+    parts = context.evaluation_parts()
+    if chosen_by_samples:
+        parts = tuple(replace(part, different=part.proof) for part in parts)
+    if not provable:
+        parts = tuple(replace(part, proof=()) for part in parts)
     try:
         with closing(fresh):
             for fresh_pair in fresh:
@@ -166,30 +170,14 @@ def measure_finalist(
             raise
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
-        return _fail_trial(
-            blank,
-            Failure(error.what, first.candidate.reproduce, interruption=find_interruption(error)),
-            began,
-        )
+        interruption = find_interruption(error)
+        failure = Failure(error.what, first.candidate.reproduce, interruption=interruption)
+        return _fail_trial(blank, failure, began)
     measured = make_measurement(first.started, timed)
+    reproduce = fresh_pair.candidate.reproduce
     return _finish_trial(
-        context,
-        blank,
-        measured,
-        scores,
-        reproduce=fresh_pair.candidate.reproduce,
-        began=began,
-        learnt=learnt,
+        context, blank, measured, scores, reproduce=reproduce, began=began, learnt=learnt
     )
-
-
-def _list_final_parts(
-    context: Context, *, provable: bool, chosen_by_samples: bool
-) -> tuple[ScoredPart, ...]:
-    parts = context.evaluation_parts()
-    if chosen_by_samples:
-        parts = tuple(replace(part, different=part.proof) for part in parts)
-    return parts if provable else tuple(replace(part, proof=()) for part in parts)
 
 
 def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePair) -> Trial:

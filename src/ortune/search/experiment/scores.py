@@ -44,7 +44,21 @@ def score_plan(
     """
     exact = not plan.lossy
     if context.evaluate:
-        rows = _evaluate_records(context, worker, parts, run_ns)
+        limit_s = context.deadlines.score_s(run_ns, context.timeout_s * 10)
+        answer = worker.ask("evaluate", function=context.evaluate, timeout_s=limit_s)
+        groups = context.yielded
+        if groups is None:
+            rows = to_record_array(
+                answer["records"][0], sum(len(p.indices) for p in context.evaluation_parts())
+            )
+        else:
+            rows = to_record_array(answer["records"][0], len(groups))
+            if tuple(answer.get("groups", ())) != groups:
+                raise BadData(
+                    "the groups that --evaluate yields are not those from the original",
+                    fix="yield the same samples in one order, whatever the outputs are",
+                )
+        rows = rows[[index for part in parts for index in part.indices]]
         _keep_sample_scores(context, keep_as, parts, rows)
         return (_judge_records(context, parts, rows, plans, exact=exact),)
     metric = context.budget.metric
@@ -205,31 +219,6 @@ def _judge_records(
 
 def _group_names(parts: Sequence[ScoredPart]) -> list[str] | None:
     return [name for part in parts for name in part.groups or ()] or None
-
-
-def _evaluate_records(
-    context: Context, worker: Worker, parts: Sequence[ScoredPart], run_ns: int
-) -> Records:
-    """Return the evaluate function's records on these parts.
-
-    Raises:
-        BadData: They are not of the samples that the original's were of.
-    """
-    limit_s = context.deadlines.score_s(run_ns, context.timeout_s * 10)
-    answer = worker.ask("evaluate", function=context.evaluate, timeout_s=limit_s)
-    groups = context.yielded
-    if groups is None:
-        rows = to_record_array(
-            answer["records"][0], sum(len(p.indices) for p in context.evaluation_parts())
-        )
-    else:
-        rows = to_record_array(answer["records"][0], len(groups))
-        if tuple(answer.get("groups", ())) != groups:
-            raise BadData(
-                "the groups that --evaluate yields are not those from the original",
-                fix="yield the same samples in one order, whatever the outputs are",
-            )
-    return rows[[index for part in parts for index in part.indices]]
 
 
 def _make_figure(metric: Metric, rows: Records, groups: Sequence[str] | None) -> Score:

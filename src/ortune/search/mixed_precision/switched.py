@@ -319,7 +319,13 @@ class SwitchableModel:
             if len(sources[value]) == 1:
                 self._now[raw] = output
             for edge in edges:
-                self._attach_reader(edge, output)
+                if edge.reader is not None:
+                    self._nodes[edge.reader].replace_input_with(edge.place, output)
+                else:
+                    old = self.model.graph.outputs[edge.place]
+                    name, old.name = old.name, self._editor.reserve_name(f"{old.name}/plain")
+                    output.name, output.type, output.shape = name, old.type, old.shape
+                    self.model.graph.outputs[edge.place] = output
 
     def _make_body(
         self, mark: str, form: ir.Model, part: _Part, outputs: Iterable[ir.Value]
@@ -354,15 +360,6 @@ class SwitchableModel:
         initializer = ir.val(name, value.dtype, value.shape, const_value=tensor)
         self.model.graph.register_initializer(initializer)
         return initializer
-
-    def _attach_reader(self, edge: _Edge, value: ir.Value) -> None:
-        if edge.reader is not None:
-            self._nodes[edge.reader].replace_input_with(edge.place, value)
-            return
-        old = self.model.graph.outputs[edge.place]
-        name, old.name = old.name, self._editor.reserve_name(f"{old.name}/plain")
-        value.name, value.type, value.shape = name, old.type, old.shape
-        self.model.graph.outputs[edge.place] = value
 
 
 @dataclass(frozen=True)

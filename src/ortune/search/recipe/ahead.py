@@ -82,7 +82,14 @@ class BuildsAhead:
         """Begin builds, in this order, while CPUs of other nodes are idle."""
         import ray
 
-        timing, cpus = self._list_timing_nodes()
+        here = ray.get_runtime_context().get_node_id()
+        timing, cpus = [], 0.0
+        for node in ray.nodes():
+            resources = node["Resources"]
+            if f"{KIND}{self.kind}" in resources if self.kind else node["NodeID"] == here:
+                timing.append(node["NodeID"])
+            elif node["Alive"]:
+                cpus += resources.get("CPU", 0.0)
         out = list(self._out.values())
         idle = cpus - (len(ray.wait(out, num_returns=len(out), timeout=0)[1]) if out else 0)
         where = {"ray.io/node-id": f"!in({','.join(timing)})"}
@@ -143,20 +150,6 @@ class BuildsAhead:
     def _find_folder(self, name: str, recipe: Recipe) -> Path:
         key = self.materials[name].compute_key(recipe.steps)
         return self.cache / steps_key(recipe.steps, key)
-
-    def _list_timing_nodes(self) -> tuple[list[str], float]:
-        """Return the nodes that build nothing, and how many CPUs the others have."""
-        import ray
-
-        here = ray.get_runtime_context().get_node_id()
-        timing, cpus = [], 0.0
-        for node in ray.nodes():
-            resources = node["Resources"]
-            if f"{KIND}{self.kind}" in resources if self.kind else node["NodeID"] == here:
-                timing.append(node["NodeID"])
-            elif node["Alive"]:
-                cpus += resources.get("CPU", 0.0)
-        return timing, cpus
 
     def _pack(self, name: str, recipe: Recipe) -> tuple[_Order, dict[str, Any]]:
         """Return an order, and by digest references to what it needs: they travel once a node."""

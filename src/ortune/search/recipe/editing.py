@@ -178,9 +178,18 @@ class EditSession:
         start = time.perf_counter()
         self._sink(Progress(f"applying {step.name()}"))
         probes = step.probes(self.model)
-        ranges = self._read_saved_ranges(step, probes)
-        saved_ranges = self.material.saved_ranges if self._trusted else None
-        idle = saved_ranges.unanswered if saved_ranges else ()
+        saved = self.material.saved_ranges
+        ranges: dict[str, Range] = {}
+        if saved is not None and self._trusted and probes:
+            ranges = reuse.answer_probes(saved, self.model, step, probes)
+            self._sink(
+                Note(
+                    f"{step.name()}: {len(ranges)} of "
+                    f"{wording.format_count(len(probes), 'range')} from {saved.source}"
+                )
+            )
+        # Those before a quantizer's edits are not those behind.
+        idle = saved.unanswered if saved and self._trusted else ()
         missing = [p for p in probes if p.key not in ranges and p.tensor not in idle]
         if missing and (step.needs_data or self.material.calibration):
             ranges |= self._observe_ranges(step, missing)
@@ -197,20 +206,6 @@ class EditSession:
         done = Edit(str(step), count, note=note, seconds=time.perf_counter() - start)
         self._sink(StepDone(done))
         return [*edits, done]
-
-    def _read_saved_ranges(self, step: Quantizer, probes: Sequence[Probe]) -> dict[str, Range]:
-        """Answer from the known ranges; those before a quantizer's edits are not those behind."""
-        saved = self.material.saved_ranges
-        if saved is None or not self._trusted or not probes:
-            return {}
-        ranges = reuse.answer_probes(saved, self.model, step, probes)
-        self._sink(
-            Note(
-                f"{step.name()}: {len(ranges)} of "
-                f"{wording.format_count(len(probes), 'range')} from {saved.source}"
-            )
-        )
-        return ranges
 
     def _observe_ranges(self, step: Quantizer, probes: Sequence[Probe]) -> Ranges:
         """Answer from the samples; BadData where there are none."""

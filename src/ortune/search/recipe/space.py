@@ -228,7 +228,8 @@ class Space:
 
     def list_neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
         """Return setting -> plans that differ from a plan in this runtime setting alone."""
-        target = self._find_target(plan)
+        kind = type(plan.backend)
+        target = next((t for t in self.targets if type(t.backend) is kind), None)
         if target is None:
             return {}
         settings = target.list_coordinates(plan.backend, self.facts)
@@ -281,10 +282,6 @@ class Space:
     def is_unpadded(self, plan: Plan) -> bool:
         """Whether a plan runs behind the buckets; those that the user asked for do not count."""
         return self.buckets is not None and isinstance(plan.backend, Bucketed)
-
-    def _find_target(self, plan: Plan) -> SearchTarget | None:
-        kind = type(plan.backend)
-        return next((t for t in self.targets if type(t.backend) is kind), None)
 
 
 def _restrict_recipe(recipe: Recipe, model: str) -> Recipe:
