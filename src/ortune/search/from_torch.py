@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,8 +118,10 @@ def write_answers(
         regular_file.read_text(Path(part.weights).with_name("export.json")) for part in parts
     ]
     key = codec.digest([feeds.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
-    answers = work / ANSWERS
-    if _read_key(answers) != key:
+    answers, written_for = work / ANSWERS, None
+    with suppress(OSError, ValueError, LookupError, TypeError, OrtuneError):  # lacking or broken
+        written_for = str(json.loads(regular_file.read_text(answers))["key"])
+    if written_for != key:
         sink(Progress("writing answers by PyTorch"))
         job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
         try:
@@ -141,12 +143,3 @@ def write_answers(
         write_text(answers, json.dumps({**kept, "tokens": written["answers"]}))
     write_text(work / "evaluate.py", _FUNCTION.format(key=key))
     return f"{work / 'evaluate.py'}:evaluate"
-
-
-def _read_key(answers: Path) -> str | None:
-    """Return what kept answers were written for; None of a file that is not there or is broken."""
-    try:
-        kept = json.loads(regular_file.read_text(answers))
-        return str(kept["key"])
-    except (OSError, ValueError, LookupError, TypeError, OrtuneError):
-        return None

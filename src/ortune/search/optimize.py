@@ -18,7 +18,6 @@ from ortune.backends.runtimes.torch.module import ModuleSource
 from ortune.core import hub, settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.cluster import is_ray
 from ortune.core.custom_ops import add_custom_ops
@@ -120,6 +119,8 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
     request.sink(TimeLeft(request.time, may_restart=True))
     with lock_run(root):
         cpus = max(target.capabilities.effective_cpus for target in targets)
+        # Finalists are chosen once for each step of the budget, or on the way to a target too.
+        steps = 1 if experiment.budget is None else len(experiment.budget.steps)
         require_requested(root, experiment, [*backends, *rows], cpus)
         context = prepare_context(
             experiment,
@@ -128,7 +129,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
             on=spell_on(add_custom_ops(request.on, request.custom_ops).strip(), targets),
             goal=request.goal,
             command=request.command,
-            finalists=FINALISTS * count_rounds(experiment.budget, request.target_speedup),
+            finalists=FINALISTS * (2 if request.target_speedup is not None else steps),
             by_region=request.regions,
         )
         targets = [target.leave_out(context.agreement) for target in targets]
@@ -212,8 +213,12 @@ def _search(
         run_search(context, explore, Adaptive(), aim, request.sink)
         if request.batches:
             _time_batches(context, request, replace(aim, seconds=request.time, afterwards=0.0))
-        if request.devices:
-            _time_on_machines(context, request)
+        if request.devices and (study := read_study(context.root)).finished != "interrupted":
+            seconds = request.time * by_batch.compute_share((), request.devices)
+            visit = by_batch.Visit(context, study, seconds, request.sink)
+            visit.run(request.devices)
+            ending = replace(study.ending, notes=(*study.ending.notes, *visit.notes))
+            write_ending(context.root, ending)
         if rows and read_study(context.root).finished != "interrupted":
             from_torch.compare_module(context, rows, request.sink)
         return _write_samples(context, request.sink)
@@ -279,32 +284,24 @@ def _format_repeat(request: Optimize, baseline: Backend) -> str:
     return settings.format_settings(repeat, but=_OF_A_CALL)
 
 
-def count_rounds(budget: Budget | None, target_speedup: float | None) -> int:
-    """Return how many times a search may choose finalists: once for each step of its budget.
-
-    Where a target may end it, some are re-measured on the way too.
-    """
-    if target_speedup is not None:
-        return 2
-    return 1 if budget is None else len(budget.steps)
-
-
 def select_targets(
     request: Optimize, rules: tuple[Transform, ...], experiment: Experiment
 ) -> list[SearchTarget]:
-    """Return where to search, with what the request asks of every plan there."""
-    targets = [
-        replace(
-            target,
-            splits=experiment.workload.splits(target.capabilities.effective_cpus),
-            rules=rules,
-            portable=request.portable,
-        )
-        for target in read_targets(
-            add_custom_ops(request.on, request.custom_ops), experiment.environment
-        )
-    ]
-    _require_portable(targets)
+    """Return where to search, with what the request asks of every plan there.
+
+    Raises:
+        BadSettings: --portable is asked, and a setting is bound to this machine.
+    """
+    on, targets = add_custom_ops(request.on, request.custom_ops), []
+    for target in read_targets(on, experiment.environment):
+        if request.portable and not target.backend.portable:
+            raise BadSettings(
+                f"{target.backend} is bound to this machine's CPU, which --portable forbids",
+                fix="leave out --portable, or these settings of --on",
+            )
+        splits = experiment.workload.splits(target.capabilities.effective_cpus)
+        asked = {"rules": rules, "portable": request.portable}
+        targets.append(replace(target, splits=splits, **asked))
     for target in targets:
         if why := target.backend.unverified:
             request.sink(Note(f"{target.backend.name()} is unverified: {why}"))
@@ -328,18 +325,6 @@ def _time_batches(context: Context, request: Optimize, aim: Aim) -> None:
     write_ending(context.root, replace(ending, notes=(*ending.notes, *sweep.notes)))
 
 
-def _time_on_machines(context: Context, request: Optimize) -> None:
-    """Time the finalists of a search on the other machines that were asked for."""
-    study = read_study(context.root)
-    if study.finished == "interrupted" or request.devices is None:
-        return
-    seconds = request.time * by_batch.compute_share((), request.devices)
-    visit = by_batch.Visit(context, study, seconds, request.sink)
-    visit.run(request.devices)
-    notes = (*study.ending.notes, *visit.notes)
-    write_ending(context.root, replace(study.ending, notes=notes))
-
-
 def explore_space(
     context: Context,
     targets: Sequence[SearchTarget],
@@ -355,7 +340,10 @@ def explore_space(
     """
     space = _make_space(context, targets, exact, fixed)
     if fixed:
-        note(_describe_fixed_shapes(context))
+        try:
+            note(f"--fixed-shapes: the result takes one shape only, by {make_fix_dims(context)}")
+        except UnfixableSizes as why:
+            note(f"--fixed-shapes changes nothing: {why}")
     is_bucketed = any(isinstance(target.backend, Bucketed) for target in targets)
     buckets = None if exact or is_bucketed else propose_buckets(context, note)
     return replace(space, buckets=buckets)
@@ -392,14 +380,6 @@ def _require_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
         )
 
 
-def _describe_fixed_shapes(context: Context) -> str:
-    """Say what the result will take, or why it stays as it is."""
-    try:
-        return f"--fixed-shapes: the result takes one shape only, by {make_fix_dims(context)}"
-    except UnfixableSizes as why:
-        return f"--fixed-shapes changes nothing: {why}"
-
-
 def plan_calibration(
     context: Context, targets: Sequence[SearchTarget], exact: bool, fixed: bool = False
 ) -> Context:
@@ -425,34 +405,15 @@ def use_other_machines(context: Context, request: Optimize) -> Context:
         BadSettings: The cache cannot be opened.
     """
     if request.cache is not None:
-        context = share_results(context, request.cache, request.sink)
+        about = codec.digest([context.job.data_digest, dict(context.job.versions)])
+        shared = SharedCache(request.cache, about, request.sink)
+        materials = {k: replace(item, shared=shared) for k, item in context.materials.items()}
+        context = replace(context, materials=materials, shared=shared)
     if not is_ray(request.executor):
         return context
     kind, builds = request.executor.partition("#")[2], context.root / "artefacts"
     ahead = BuildsAhead(context.models, context.materials, builds, kind, request.sink)
     return replace(context, ahead=ahead)
-
-
-def share_results(context: Context, url: str, sink: Sink) -> Context:
-    """Return what is fixed with a cache that others read and write.
-
-    Raises:
-        BadSettings: It cannot be opened.
-    """
-    job = context.job
-    shared = SharedCache(url, codec.digest([job.data_digest, dict(job.versions)]), sink)
-    materials = {k: replace(material, shared=shared) for k, material in context.materials.items()}
-    return replace(context, materials=materials, shared=shared)
-
-
-def _require_portable(targets: Sequence[SearchTarget]) -> None:
-    """Refuse pins that are bound to this machine where --portable is asked: raise BadSettings."""
-    for target in targets:
-        if target.portable and not target.backend.portable:
-            raise BadSettings(
-                f"{target.backend} is bound to this machine's CPU, which --portable forbids",
-                fix="leave out --portable, or these settings of --on",
-            )
 
 
 def _default_baseline(targets: Sequence[SearchTarget]) -> Backend:
@@ -501,11 +462,9 @@ def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed |
         proposal = choose_position_buckets(model, context.job.baseline, samples, folder, indices)
     except BadData:
         return None
-    except WorkerFailed as error:
-        note(f"padding is not cut: {error.failure.reason}")
-        return None
-    except OrtuneError as error:
-        note(f"padding is not cut: {error.what}")
+    except (WorkerFailed, OrtuneError) as error:
+        why = error.failure.reason if isinstance(error, WorkerFailed) else error.what
+        note(f"padding is not cut: {why}")
         return None
     note(
         f"{100 * proposal.padding.share:.0f} % of the positions are padding: cut in buckets of "

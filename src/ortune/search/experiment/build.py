@@ -66,7 +66,14 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     if refused is not None and not changed:
         raise refused
     if plan.recipe.only:
-        paths = _gather_builds(cache / steps_key(plan.recipe.steps), paths, context.models)
+        # Models built by recipes of their own go into the folder of the whole plan.
+        whole = cache / steps_key(plan.recipe.steps)
+        whole.mkdir(parents=True, exist_ok=True)
+        for name, path in paths.items():
+            if path != context.models[name]:
+                for part in path.parent.glob(f"{path.stem}.*"):
+                    link_or_copy(part, whole / part.name)
+                paths[name] = whole / path.name
     artefact = ""
     if changed:
         folder = next(p.parent for n, p in paths.items() if p != context.models[n])
@@ -74,21 +81,3 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     content = codec.digest(contents) if all(contents) and refused is None else ""
     size = sum(map(file.count_file_bytes, paths.values()))
     return Files(paths, tuple(edits), size, changed, artefact, content if changed else "")
-
-
-def _gather_builds(
-    folder: Path, built: Mapping[str, Path], models: Mapping[str, Path]
-) -> dict[str, Path]:
-    """Put models that were built by recipes of their own into the folder of the whole plan.
-
-    Returns:
-        Their paths there; a model that no step changed stays where it is.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = dict(built)
-    for name, path in built.items():
-        if path != models[name]:
-            for part in path.parent.glob(f"{path.stem}.*"):
-                link_or_copy(part, folder / part.name)
-            paths[name] = folder / path.name
-    return paths

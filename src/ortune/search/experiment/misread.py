@@ -70,9 +70,13 @@ def judge_file(
     count = min(_SAMPLES, len(part.indices), int(_FILE_S / each_s))
     if backend.name() == Cpu.name():
         return trial
-    if (snr := _find_inexact_db(context, trial)) is not None:
-        fault = Misreading(backend.title, _find_version(context, trial))
-        return replace(trial, why=f"{trial.why}; {snr:.1f} dB in float32: {fault}")
+    version = context.job.versions.get(backend.name(), "")
+    exact = context.facts.precisions.keys() <= _EXACT_TYPES and not trial.plan.lossy
+    if exact and trial.status is not Status.FAILS:
+        values = (item.value for item in trial.scores if item.metric.startswith(Snr.name()))
+        if (snr := next((value for value in values if value < SAME_DB), None)) is not None:
+            fault = Misreading(backend.title, version)
+            return replace(trial, why=f"{trial.why}; {snr:.1f} dB in float32: {fault}")
     if not missed or count < min(_FEWEST, len(part.indices)):
         return trial
     judge = _Judge(context, trial.plan, part.take_first(count))
@@ -88,26 +92,13 @@ def judge_file(
             pairs = search.find_pairs([tuple(entry.pairs) for entry in former if entry.pairs])
     if backend.lossy and not pairs:
         return trial
-    misreading = Misreading(backend.title, _find_version(context, trial), pairs)
+    misreading = Misreading(backend.title, version, pairs)
     metric = say.shorten_groups(score.metric)
     added = (
         f"the file keeps it, {metric} {score.value:.4g} in onnxruntime at level=disabled: "
         f"{misreading}"
     )
     return replace(trial, why=f"{trial.why}; {added}", misreading=misreading)
-
-
-def _find_inexact_db(context: Context, trial: Trial) -> float | None:
-    """Return the SNR of a float32 plan that keeps the budget but not what its file says."""
-    exact = context.facts.precisions.keys() <= _EXACT_TYPES and not trial.plan.lossy
-    if not exact or trial.status is Status.FAILS:
-        return None
-    values = (score.value for score in trial.scores if score.metric.startswith(Snr.name()))
-    return next((value for value in values if value < SAME_DB), None)
-
-
-def _find_version(context: Context, trial: Trial) -> str:
-    return context.job.versions.get(trial.plan.backend.name(), "")
 
 
 def mend_plan(trial: Trial) -> Plan | None:
@@ -165,37 +156,20 @@ class _PairSearch:
                 return {name: self._around[name] for name in pairs}
         if not self._works_without(names):
             return {}
-        kinds: dict[str, list[str]] = {}
-        for name in names:
-            kinds.setdefault(self._around[name], []).append(name)
-        kept, blamed = list(kinds.values()), list[str]()
-        for _ in range(_MOST):
-            if time.monotonic() > self._ends:
-                return {}
-            last = self._find_last(kept, blamed)
-            kept, whole = kept[:last], kept[last]
-            if self._works_without([*blamed, *whole]):
-                alone = [[name] for name in whole]
-                single = alone[self._find_last(alone, blamed)]
-                if len(whole) > 1 and self._works_without([*blamed, *single]):
-                    whole = single
-                return {name: self._around[name] for name in (*whole, *blamed)}
-            blamed += whole
+        while len(blamed) < _MOST and time.monotonic() < self._ends:
+            # The last of those that have to go beside the blamed ones, counted from the input.
+            low, high = 0, len(names)
+            while high - low > 1 and time.monotonic() < self._ends:
+                middle = (low + high) // 2
+                if self._works_without([*blamed, *names[:middle]]):
+                    high = middle
+                else:
+                    low = middle
+            blamed.append(names[high - 1])
+            names = names[: high - 1]
+            if self._works_without(blamed):
+                return {name: self._around[name] for name in reversed(blamed)}
         return {}
-
-    def _find_last(self, groups: Sequence[Sequence[str]], blamed: Sequence[str]) -> int:
-        """Return the last place of those that have to go beside `blamed`, counted from the input.
-
-        Without all of them the runtime keeps the budget.
-        """
-        low, high = 0, len(groups)
-        while high - low > 1 and time.monotonic() < self._ends:
-            middle = (low + high) // 2
-            if self._works_without([*blamed, *chain(*groups[:middle])]):
-                high = middle
-            else:
-                low = middle
-        return high - 1
 
     def _works_without(self, names: Sequence[str]) -> bool:
         path = self._path

@@ -406,32 +406,28 @@ def describe_outlook(
     division = {name: part.indices for name, part in parts.items()}
     scored = len(set(division["search"]) | set(division["final"]))
     fine = warn_coarse_budget(budget, scored, parts["search"].records)
-    texts = [_LIST if feeds is None else _describe_held_out(budget, needed, feeds, division), fine]
-    return "; ".join(text for text in texts if text)
-
-
-def _describe_held_out(
-    budget: Budget, needed: int | None, feeds: Feeds, division: Division
-) -> str:
+    if feeds is None:
+        return "; ".join(filter(None, (_LIST, fine)))
     independent = split.count_independent(feeds, range(feeds.count))
     noun, samples = "sample", say.format_count(feeds.count, "sample")
     if independent < feeds.count:
         noun = "different sample" if feeds.groups is None else "group"
         different = "different ones" if feeds.groups is None else "independent groups"
         samples = f"{samples} in {independent:,} {different}"
-    final = division["final"]
-    shared = not set(final).isdisjoint(division["search"])
-    proof_count = 0 if shared else split.count_independent(feeds, final)
-    kept = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
+    shared = not set(division["final"]).isdisjoint(division["search"])
+    proof_count = 0 if shared else split.count_independent(feeds, division["final"])
+    text = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
     if needed is None:
-        return f"{kept}; {budget} cannot be proved by samples"
-    if proof_count >= needed:
-        return f"{kept}, enough to prove the accuracy budget if none of them shows a loss"
-    least = split.compute_split_minimum(needed)
-    # Of groups it is exact where they are of one size.
-    about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
-    more = "more --time" if independent >= least else about + say.format_count(least, noun)
-    return f"{kept}, too few to prove the accuracy budget; {more} would let it be proved"
+        text += f"; {budget} cannot be proved by samples"
+    elif proof_count >= needed:
+        text += ", enough to prove the accuracy budget if none of them shows a loss"
+    else:
+        least = split.compute_split_minimum(needed)
+        # Of groups it is exact where they are of one size.
+        about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+        more = "more --time" if independent >= least else about + say.format_count(least, noun)
+        text += f", too few to prove the accuracy budget; {more} would let it be proved"
+    return "; ".join(filter(None, (text, fine)))
 
 
 _ASKED = 8

@@ -251,22 +251,17 @@ def read_yields(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds
     if groups is None:
         return None
     count, calls = len(groups), {name: Stream(path) for name, path in streams.items()}
-    digests = [codec.digest(_call_digests(answer["ends"], calls, at)) for at in range(count)]
+    digests = []
+    for at in range(count):
+        places: list[object] = [
+            [name, feeds.digest_sample(stream[call])]
+            for name, stream in calls.items()
+            for call in range(answer["ends"][name][at - 1] if at else 0, answer["ends"][name][at])
+        ]
+        digests.append(codec.digest(places or [at]))  # a sample without any call is like no other
     group_names = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
     joined = None if len(set(group_names)) == count else tuple(group_names)
     return Feeds(Path(), count, tuple(digests), None, joined)
-
-
-def _call_digests(
-    ends: Mapping[str, Sequence[int]], calls: Mapping[str, Stream], at: int
-) -> list[object]:
-    """Digest the calls of one sample; a sample without any is like no other."""
-    digests: list[object] = [
-        [name, feeds.digest_sample(stream[call])]
-        for name, stream in calls.items()
-        for call in range(ends[name][at - 1] if at else 0, ends[name][at])
-    ]
-    return digests or [at]
 
 
 def record_parts(count: int) -> Division:

@@ -68,9 +68,10 @@ def score_plan(
         for part in parts
     ]
     metric_records = stack_records([tables[0] for tables, _ in answers])
-    shown = [
-        _concatenate(tables) for tables in zip(*(extras for _, extras in answers), strict=True)
-    ]
+    shown: list[Records | None] = []
+    for tables in zip(*(extras for _, extras in answers), strict=True):
+        present = [rows for rows in tables if rows is not None]
+        shown.append(stack_records(present) if len(present) == len(tables) else None)
     plain = len(beside) - len(context.watched)
     pairs = zip(beside[:plain], shown[:plain], strict=True)
     figures = [(m, rows) for m, rows in pairs if rows is not None]
@@ -138,31 +139,21 @@ def _ask_scores(
     beside: Sequence[Metric] = (),
 ) -> tuple[list[Records], list[Records | None]]:
     """Return a table a metric, and one a metric beside them; None where that cannot score."""
+    arrays = (np.ndarray, np.generic)
+    labels = part.labels and [v.tolist() if isinstance(v, arrays) else v for v in part.labels]
     answer = worker.ask(
         "score",
         indices=list(part.indices),
         metrics=metrics,
         beside=beside,
         expected=part.expected,
-        labels=_plain_labels(part.labels),
+        labels=labels,
         timeout_s=timeout_s,
     )
     seen = zip(beside, answer["beside"], strict=True)
     shown = [None if rows is None else metric.table(rows) for metric, rows in seen]
     pairs = zip(metrics, answer["records"], strict=True)
     return [metric.table(rows) for metric, rows in pairs], shown
-
-
-def _concatenate(tables: Sequence[Records | None]) -> Records | None:
-    """Return the tables of all parts in one; None where one is missing."""
-    present = [rows for rows in tables if rows is not None]
-    return stack_records(present) if len(present) == len(tables) else None
-
-
-def _plain_labels(labels: tuple[object, ...] | None) -> list[object] | None:
-    if labels is None:
-        return None
-    return [v.tolist() if isinstance(v, (np.ndarray, np.generic)) else v for v in labels]
 
 
 def _judge_records(

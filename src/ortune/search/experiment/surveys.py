@@ -55,7 +55,6 @@ from ortune.search.mixed_precision.survey import (
     SurveyRequest,
 )
 from ortune.search.mixed_precision.switched import (
-    QuantizedRegion,
     QuantizedRegions,
     load_for_step,
     quantize_regions,
@@ -333,26 +332,24 @@ class _Survey:
             [form.region for form in forms.all],
             self._context.by_operator,
         )
-        regions = tuple(
-            self._region_cost(form, shares[form.region.name], ratio) for form in forms.all
-        )
+        regions = []
+        for form in forms.all:
+            region, cost = form.region, self._progress.costs.get(form.region.name)
+            regions.append(
+                RegionCost(
+                    region.name,
+                    region.nodes,
+                    region.pattern,
+                    region.ops,
+                    UNKNOWN if cost is None or cost.error else cost.cost,
+                    time_gained(shares[region.name], ratio) if form.changes else NONE,
+                    form.saved,
+                    LATE if cost is None else cost.error,
+                    region.layers,
+                )
+            )
         shared = tuple(self._progress.shared.values())
-        return Survey("", self._plan, regions, whole, unit, shared=shared)
-
-    def _region_cost(self, form: QuantizedRegion, share: float, ratio: float) -> RegionCost:
-        """Put together what is known of a region."""
-        region, cost = form.region, self._progress.costs.get(form.region.name)
-        return RegionCost(
-            region.name,
-            region.nodes,
-            region.pattern,
-            region.ops,
-            UNKNOWN if cost is None or cost.error else cost.cost,
-            time_gained(share, ratio) if form.changes else NONE,
-            form.saved,
-            LATE if cost is None else cost.error,
-            region.layers,
-        )
+        return Survey("", self._plan, tuple(regions), whole, unit, shared=shared)
 
     # --- models -----------------------------------------------------------------------------
 
@@ -446,8 +443,13 @@ class _Survey:
         complete = all(form.region.name in progress.costs for form in forms.all)
         if begun is not None and complete and not self._list_pairs(forms):
             return Loss.for_metric(metric).unit, begun.whole.value
+        if self._context.evaluate:  # what was recorded has no labels
+            samples = ScoredSamples(spread_indices(len(Stream(self._context.feeds[MAIN])), MOST))
+        else:
+            part = self._context.parts["search"]
+            samples = ScoredSamples(part.indices, part.labels)
         with AccuracyRuns(
-            forms, self._search_samples(), metric, self._folder, self._start_worker, self._clock
+            forms, samples, metric, self._folder, self._start_worker, self._clock
         ) as runs:
             if begun is None:
                 begun = SurveyStart(*runs.start_runs(max(0.0, planned - self._clock()), whole))
@@ -494,13 +496,6 @@ class _Survey:
         least = _LITTLE * progress.begun.whole.value
         much = (pair for pair in lesser if lesser[pair] > least)
         return sorted(much, key=lambda pair: -lesser[pair])
-
-    def _search_samples(self) -> ScoredSamples:
-        """Return the samples of the search's part; those that were recorded have no labels."""
-        if self._context.evaluate:
-            return ScoredSamples(spread_indices(len(Stream(self._context.feeds[MAIN])), MOST))
-        part = self._context.parts["search"]
-        return ScoredSamples(part.indices, part.labels)
 
     def _start_worker(self, path: Path, label: str) -> Worker:
         context = self._context

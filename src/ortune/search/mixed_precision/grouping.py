@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -89,7 +89,14 @@ def find_regions(model: ir.Model, by: By = "region") -> list[PrecisionRegion]:
     order = list(edit.walk_nodes(copy))
     layers = {node: constants for node in order if (constants := find_weights(node))}
     owner = _find_owners(layers, by)
-    _absorb_activations(order, owner)
+    for node in order:  # biases, activations: what reads a region's values alone and does little
+        if node in owner or qualify_operator(node) not in FUSED:
+            continue
+        inputs = [v for v in node.inputs if v is not None and edit.const_tensor(v) is None]
+        makers = {value.producer() for value in inputs}
+        owners = {None if maker is None else owner.get(maker) for maker in makers}
+        if len(owners) == 1 and (main := owners.pop()) is not None:
+            owner[node] = main
     groups: dict[ir.Node, list[ir.Node]] = defaultdict(list)
     for node in order:
         if node in owner:
@@ -107,7 +114,12 @@ def _find_owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[i
         if by == "op":
             alike[qualify_operator(node)].append(node)
         if by == "region" and qualify_operator(node) in ("MatMul", "Gemm"):
-            alike["input", _find_input(node)].append(node)
+            read = node.inputs[0]  # what it reads, before that is only shaped
+            while read is not None and (maker := read.producer()) is not None:
+                if qualify_operator(maker) not in ("Identity", "Reshape", "Flatten"):
+                    break
+                read = maker.inputs[0]
+            alike["input", read].append(node)
     owner = {node: node for node in layers}
 
     def root(node: ir.Node) -> ir.Node:
@@ -120,28 +132,6 @@ def _find_owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[i
         ends = sorted({root(node) for node in group}, key=place.__getitem__)
         owner |= dict.fromkeys(ends, ends[0])
     return {node: root(node) for node in layers}
-
-
-def _find_input(layer: ir.Node) -> ir.Value | None:
-    """Return what a product reads, before it is only shaped."""
-    value = layer.inputs[0]
-    while value is not None and (node := value.producer()) is not None:
-        if qualify_operator(node) not in ("Identity", "Reshape", "Flatten"):
-            break
-        value = node.inputs[0]
-    return value
-
-
-def _absorb_activations(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
-    """Give a region what reads its values alone and does little: biases, activations."""
-    for node in order:
-        if node in owner or qualify_operator(node) not in FUSED:
-            continue
-        inputs = [v for v in node.inputs if v is not None and edit.const_tensor(v) is None]
-        makers = {value.producer() for value in inputs}
-        owners = {None if maker is None else owner.get(maker) for maker in makers}
-        if len(owners) == 1 and (main := owners.pop()) is not None:
-            owner[node] = main
 
 
 def _make_region(

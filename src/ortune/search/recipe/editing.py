@@ -27,7 +27,7 @@ from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
 from ortune.data.stream import Stream, write_stream
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
-from ortune.graph.io.check import ModelSignature, check_model, describe_signature, retype_signature
+from ortune.graph.io.check import check_model, describe_signature, retype_signature
 from ortune.graph.ir import edit, spec
 from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs
@@ -254,7 +254,11 @@ class EditSession:
             before = count_weight_bytes(self.model)
             count = step.apply(self.model)
             if count:
-                check_model(self.model, self._next_signature(step), step.name())
+                signature = self._before
+                if not step.keeps_io:
+                    inputs, outputs = spec.list_inputs(self.model), spec.list_outputs(self.model)
+                    signature = replace(signature, inputs=inputs, outputs=outputs)
+                check_model(self.model, signature, step.name())
             growth = count_weight_bytes(self.model) / max(before, 1) - 1 if count else 0.0
             notes = [take_notes(self.model)]
             if growth > _GROWTH:
@@ -275,12 +279,6 @@ class EditSession:
                 str(step), 0, kept=False, note=f"{type(error).__name__}: {summarize_error(error)}"
             )
         return replace(edit, seconds=time.perf_counter() - start)
-
-    def _next_signature(self, step: Transform) -> ModelSignature:
-        if step.keeps_io:
-            return self._before
-        inputs, outputs = spec.list_inputs(self.model), spec.list_outputs(self.model)
-        return replace(self._before, inputs=inputs, outputs=outputs)
 
     def _find_difference(self, origin: ir.Model) -> str | None:
         """Compare numbers with what was before; None when equal or when nothing can be run.
@@ -367,26 +365,20 @@ def observe_together(
         return
     there = {value.name for node in edit.walk_nodes(model) for value in node.outputs}
     there |= {value.name for value in model.graph.inputs}
-    more = [
-        probe
-        for other in followers
-        for probe in _list_light_probes(other, source)
-        if probe.tensor in there
-    ]
+    more: list[Probe] = []
+    for other in followers:
+        unedited = file.load(source)
+        names.make_names_unique(unedited)
+        with contextlib.suppress(OrtuneError):
+            more += [
+                probe
+                for probe in other.probes(unedited)
+                if probe.observer.state_bytes((1024,)) <= _LITTLE and probe.tensor in there
+            ]
     # What another recipe's tensor has wrong is told when that recipe is built.
     with contextlib.suppress(OrtuneError):
         all_probes = list(dict.fromkeys([*probes, *more]))
         calibrate_groups(model, all_probes, stream, [indices], folder, custom_ops=custom_ops)
-
-
-def _list_light_probes(step: Quantizer, source: Path) -> list[Probe]:
-    model = file.load(source)
-    names.make_names_unique(model)
-    try:
-        probes = step.probes(model)
-    except OrtuneError:
-        return []
-    return [probe for probe in probes if probe.observer.state_bytes((1024,)) <= _LITTLE]
 
 
 _RUN = 2

@@ -88,11 +88,9 @@ class SearchTarget:
     def is_allowed(self, backend: Backend) -> bool:
         """Whether a backend keeps to the pins, and is portable where that is asked."""
         keeps_pins = type(backend) is type(self.backend) and self.apply_pins(backend) == backend
-        return keeps_pins and (not self.portable or self._is_portable(backend))
-
-    def _is_portable(self, backend: Backend) -> bool:
-        """Whether a backend suits every CPU: all of them or one thread, unless it is pinned."""
-        return backend.portable and (backend.threads <= 1 or "threads" in self.pinned)
+        # Every CPU is suited by all of its threads or one, unless they are pinned.
+        suits_all = backend.portable and (backend.threads <= 1 or "threads" in self.pinned)
+        return keeps_pins and (not self.portable or suits_all)
 
 
 def make_clean_recipe(
@@ -257,7 +255,16 @@ class Space:
     def list_model_plans(self, plan: Plan) -> Sequence[Plan]:
         """Return a plan for each of the job's models alone; none where there is one model."""
         names = self.models if plan.recipe.lossy and not plan.recipe.only else ()
-        return tuple(Plan(_restrict_recipe(plan.recipe, name), plan.backend) for name in names)
+        kind, recipes = catalog.load_plugin(Quantizer, "only-models"), []
+        for name in names:
+            steps = (
+                codec.build_dataclass(kind, {"names": (name,), "step": step})
+                if isinstance(step, Quantizer)
+                else step
+                for step in plan.recipe.steps
+            )
+            recipes.append(Recipe(f"{plan.recipe.name} for {name}", tuple(steps)))
+        return tuple(Plan(recipe, plan.backend) for recipe in recipes)
 
     def list_extensions(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that go further than one that keeps the budget."""
@@ -282,18 +289,6 @@ class Space:
     def is_unpadded(self, plan: Plan) -> bool:
         """Whether a plan runs behind the buckets; those that the user asked for do not count."""
         return self.buckets is not None and isinstance(plan.backend, Bucketed)
-
-
-def _restrict_recipe(recipe: Recipe, model: str) -> Recipe:
-    """Return a recipe whose quantizers are for one of a job's models."""
-    kind = catalog.load_plugin(Quantizer, "only-models")
-    steps = (
-        codec.build_dataclass(kind, {"names": (model,), "step": step})
-        if isinstance(step, Quantizer)
-        else step
-        for step in recipe.steps
-    )
-    return Recipe(f"{recipe.name} for {model}", tuple(steps))
 
 
 def join_recipes(first: Recipe, second: Recipe) -> Recipe | None:
