@@ -134,11 +134,7 @@ def find_nvidia_folders(root: Path) -> tuple[str, ...]:
 
 
 def _environments_root() -> Path:
-    """Return where environments lie.
-
-    Raises:
-        OrtuneError: There is no cache folder.
-    """
+    """Return where environments lie."""
     ours = find_cache_folder()
     if ours is None:
         raise OrtuneError(

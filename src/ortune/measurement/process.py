@@ -391,10 +391,6 @@ def _check_job(job: WorkerJob, here: bool) -> None:
 
     Args:
         here: The worker runs on this machine: its CPUs bound the threads.
-
-    Raises:
-        BadSettings: There are more threads.
-        BadData: One run would not fit the memory.
     """
     batch = job.workload.batch
     for path in job.feeds.values() if batch > 1 else ():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -69,32 +68,21 @@ def _best(study: Study, batch: int) -> BatchRow:
     trial, state = here.best, "confirmed"
     if trial.key == here.baseline.key:
         trial, state = next(((t, "unconfirmed") for t in here.promising), (trial, "original"))
+    winners, beside = [t for t in here.trials if t.key == study.best.key], None
+    if winners and trial.key != study.best.key:
+        ratio = compare_latency(trial, winners[-1])
+        beside = ratio if ratio.value == ratio.value else None
     ns = [] if trial.measurement is None else list(trial.measurement.latency_ns)
-    tail, tail_ns = _tail(ns)
+    tails = {f"p{p}": percentile(ns, p) for p in (50, 90, 99)}
+    tail = [name for name, tail_ns in tails.items() if name == "p50" or tail_ns is not None][-1]
     counted = bool(ns) and study.job.workload.name() in _COUNTED
     return BatchRow(
         batch,
         trial,
         state,
-        _compare_to_winner(study, here, trial),
-        percentile(ns, 50),
+        beside,
+        tails["p50"],
         tail,
-        tail_ns,
+        tails[tail],
         batch * 1e9 / fmean(ns) if counted else None,
     )
-
-
-def _compare_to_winner(study: Study, here: Study, trial: Trial) -> Interval | None:
-    """Return the time of a plan over that of the search's winner, at a batch."""
-    winner_trials = [t for t in here.trials if t.key == study.best.key]
-    if not winner_trials or trial.key == study.best.key:
-        return None
-    ratio = compare_latency(trial, winner_trials[-1])
-    return ratio if ratio.value == ratio.value else None
-
-
-def _tail(ns: Sequence[int]) -> tuple[str, float | None]:
-    for p in (99, 90):
-        if (tail_ns := percentile(ns, p)) is not None:
-            return f"p{p}", tail_ns
-    return "p50", percentile(ns, 50)

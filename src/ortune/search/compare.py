@@ -81,17 +81,19 @@ def _diversify_leaders(ordered: Sequence[Trial]) -> list[Trial]:
 def _group_leaders(trials: Sequence[Trial], goal: Goal) -> list[list[Trial]]:
     """Return leaders in groups; those whose runs waited for a CPU come last in theirs."""
     original = trials[0]
+
+    def seems_faster(trial: Trial) -> bool:
+        return trial.ratio is not None and trial.ratio.value < 1
+
     searched = (t for t in trials if t.part == "search" and t.key != original.key)
-    groups = goal.group_trials(
-        t
-        for t in searched
-        if is_eligible(t, original, strict=False, goal=goal, quicker=_seems_faster)
+    return list(
+        goal.group_trials(
+            t
+            for t in searched
+            if is_eligible(t, original, strict=False, goal=goal, quicker=seems_faster)
+        )
     )
     return [sorted(group, key=lambda trial: trial.waited) for group in groups]
-
-
-def _seems_faster(trial: Trial) -> bool:
-    return trial.ratio is not None and trial.ratio.value < 1
 
 
 def to_beat(trials: Sequence[Trial], goal: Goal) -> float:

@@ -165,10 +165,6 @@ def _split_folder(request: Optimize) -> Optimize:
 
     Both parts are exported into ``OUT/export``. PyTorch answers every sample, and the score is
     the share of its tokens that a plan finds likeliest behind those before them.
-
-    Raises:
-        BadSettings: There are no samples.
-        OrtuneError: The folder cannot be exported, or its samples not be read.
     """
     paths = make_paths(request.model)
     folder = hub.find_folder(paths[0]) if len(paths) == 1 and Path(paths[0]).is_dir() else None
@@ -253,9 +249,6 @@ def _require_storable(backends: Sequence[Backend]) -> None:
     """Refuse settings that a run may not hold: what a search writes is read again, and handed on.
 
     Verbs that measure and store no run (`bench`, `tune`, `profile`) take whatever a person types.
-
-    Raises:
-        BadSettings: One is set so.
     """
     fix = "leave it out; `ortune bench` and `ortune tune` take it"
     for backend in backends:
@@ -263,11 +256,7 @@ def _require_storable(backends: Sequence[Backend]) -> None:
 
 
 def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> None:
-    """Refuse what calls code of the user's where workers run on a device, which gets none of it.
-
-    Raises:
-        BadSettings: Something does.
-    """
+    """Refuse what calls code of the user's where workers run on a device: it gets none of it."""
     stored_names = stored.list_code_names(codec.encode([backends, experiment.budget]))
     if names := list(filter(None, [experiment.evaluate, *stored_names])):
         raise BadSettings(
@@ -367,11 +356,7 @@ def _make_space(
 
 
 def _require_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
-    """Refuse a run whose plans may take one shape alone, where that is not asked for any more.
-
-    Raises:
-        BadSettings: It holds such a plan, and not for one of the user's own rules.
-    """
+    """Refuse a run whose plans may take one shape alone, where that is not asked for any more."""
     steps = {step for trial in Ledger(root).trials for step in trial.plan.recipe.steps}
     if any(isinstance(s, Transform) and not s.keeps_io and s not in rules for s in steps):
         raise BadSettings(

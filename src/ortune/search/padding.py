@@ -73,11 +73,6 @@ def choose(
     return min(ends, key=lambda option: (option[0], len(option[1])))[1]
 
 
-def select_length(length: int, buckets: Sequence[int], width: int) -> int:
-    """Return the length that a call is computed at."""
-    return next((n for n in buckets if length <= n < width), width)
-
-
 def share(
     lengths: Sequence[int],
     widths: Sequence[int],
@@ -85,10 +80,11 @@ def share(
     cost: Callable[[int], float] = float,
 ) -> float:
     """Return the cost of all calls in buckets, as a share of their cost as padded."""
-    bucket_cost = sum(
-        cost(select_length(n, buckets, w)) for n, w in zip(lengths, widths, strict=True)
+    computed = (
+        next((bucket for bucket in buckets if length <= bucket < width), width)
+        for length, width in zip(lengths, widths, strict=True)
     )
-    return bucket_cost / sum(cost(w) for w in widths)
+    return sum(map(cost, computed)) / sum(map(cost, widths))
 
 
 def between(measured: Mapping[int, float]) -> Callable[[int], float]:
@@ -190,11 +186,7 @@ def prove(
 def _outputs(
     whole: Stream, short: Stream, widths: Sequence[int], real: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return the outputs that are as long as the inputs.
-
-    Raises:
-        Refused: One has the length elsewhere than in its second dimension.
-    """
+    """Return the outputs that are as long as the inputs."""
     names = []
     for name in whole.names:
         pairs = [(w[name].shape, s[name].shape) for w, s in zip(whole, short, strict=True)]

@@ -80,7 +80,10 @@ class Reserve:
         Of as many pairs as can be: five short ones tell more than three long ones. A pair takes
         twice its seconds where they do not hold the fewest blocks.
         """
-        effort, shortest_s = claim_effort(self.pair_seconds), _block_s(trial)
+        timed = trial.measurement.pairs if trial.measurement is not None else ()
+        blocks_s = (block.seconds for pair in timed for block in pair.blocks)
+        shortest_s = _LONGER * max(blocks_s, default=0.0)  # a finalist's bursts are longer
+        effort = claim_effort(self.pair_seconds)
         for pairs in range(stats.PAIRS, stats.FEWEST_PAIRS - 1, -1):
             room = (remaining_s - self.closing_s - self.compute_fixed_s(trial, pairs)) / pairs
             if room >= shortest_s:
@@ -138,13 +141,6 @@ class Reserve:
             near = _latency_ratio(trial) < NEAR * _latency_ratio(first)
             back = whole if near and whole <= most else back
         return back
-
-
-def _block_s(trial: Trial) -> float:
-    """Return what a finalist's block takes, by the search's: its bursts are longer."""
-    pairs = trial.measurement.pairs if trial.measurement is not None else ()
-    longest = max((block.seconds for pair in pairs for block in pair.blocks), default=0.0)
-    return _LONGER * longest
 
 
 def _latency_ratio(trial: Trial) -> float:

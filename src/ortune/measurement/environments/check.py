@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,12 +153,7 @@ def list_backends(environment: Environment) -> tuple[str, ...]:
 
 
 def _verify_answers(backend: Backend, environment: str, root: Path) -> None:
-    """Compare the answers of a small model with the right ones.
-
-    Raises:
-        OrtuneError: They differ.
-        WorkerFailed: It does not run.
-    """
+    """Compare the answers of a small model with the right ones."""
     model, feeds = root / "check.onnx", root / "check.stream"
     onnx.save(onnx.parser.parse_model(_MODEL), model)
     stream.write_stream(feeds, [{"x": _X}])
@@ -227,20 +223,13 @@ def require_backend_with_hint(backend: Backend, environment: str = HERE) -> Capa
         return require_backend(backend, environment)
     except BackendMissing as error:
         for candidate in list_environments() if environment == HERE else ():
-            if backend.name() in (
-                spelled.partition("(")[0] for spelled in _list_intended_backends(candidate)
-            ):
+            intended: tuple[str, ...] = ()
+            with suppress(BadSettings):  # its record says nothing
+                intended = list_backends(candidate)
+            if backend.name() in (spelled.partition("(")[0] for spelled in intended):
                 fix = f'--on "{backend.name()} in {candidate.name}", or {error.fix}'
                 raise BackendMissing(error.what, fix=fix) from None
         raise
-
-
-def _list_intended_backends(environment: Environment) -> tuple[str, ...]:
-    """Return the backends that an environment is for; none where its record says nothing."""
-    try:
-        return list_backends(environment)
-    except BadSettings:
-        return ()
 
 
 def _query_offers(environment: Environment) -> OfferedThere:

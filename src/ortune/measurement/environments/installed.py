@@ -176,11 +176,7 @@ def _make_environment(root: Path, target: Release) -> None:
 
 
 def _install_release(python: Path, target: Release, name: str) -> None:
-    """Have the pip of this Python install into another.
-
-    Raises:
-        OrtuneError: It fails; the text has pip's last error, and what kept it from the network.
-    """
+    """Have the pip of this Python install into another."""
     command = make_python_command("-m", "pip", "--python", python, *_PIP.split())
     try:
         done = subprocess.run(

@@ -77,8 +77,13 @@ class Histogram:
         if turn == 0:
             self._extent.widen(values)
             return
-        if not self.width:
-            self._place_bins()
+        seen, bins = self.range, self._bins
+        if not self.width and seen.low < seen.high and self._around_zero:
+            low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+            self.width = high / (bins - 1) - low / (bins - 1)
+            self.start = -ceil(-low / self.width) * self.width
+        elif not self.width and seen.low < seen.high:
+            self.width, self.start = seen.high / bins - seen.low / bins, seen.low
         if not values.size or not self.width:
             return
         span = self.width * self.counts.size
@@ -97,18 +102,6 @@ class Histogram:
 
     def result(self) -> Range:
         return self._choose(self)
-
-    def _place_bins(self) -> None:
-        seen, bins = self.range, self._bins
-        if not seen.low < seen.high:
-            return
-        if self._around_zero:
-            low, high = min(seen.low, 0.0), max(seen.high, 0.0)
-            self.width = high / (bins - 1) - low / (bins - 1)
-            self.start = -ceil(-low / self.width) * self.width
-        else:
-            self.width = seen.high / bins - seen.low / bins
-            self.start = seen.low
 
 
 @dataclass(frozen=True, kw_only=True)

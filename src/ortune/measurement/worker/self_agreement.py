@@ -109,11 +109,7 @@ def _run_twice(
 
 
 def _run_samples(session: Session, feeds: Sequence[Tensors]) -> list[Tensors]:
-    """Return the answers to samples that the model takes without optimizers.
-
-    Raises:
-        BadModel: The runtime fails at one.
-    """
+    """Return the answers to samples that the model takes without optimizers."""
     try:
         return [run_for_tensors(session, feed) for feed in feeds]
     except Exception as error:

@@ -6,7 +6,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from inspect import isgenerator
 from pathlib import Path
 from statistics import median
@@ -118,7 +117,8 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
         schedule tells them apart. ``neighbours``: CPUs that other processes used, None where it
         cannot be read.
     """
-    bench.read_rounds()
+    for position in range(len(bench.cycle)):  # into memory
+        bench.round_at(position)
     alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
     session = next(iter(bench.sessions.values()))
     clock = session.clock
@@ -366,6 +366,7 @@ def score(
     more = {name: np.array(value, np.bool_) for name, value in (switches or {}).items()}
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
     shown = [codec.decode(Metric, dict(data)) for data in beside]
+    decoded = labels and [np.asarray(v) if isinstance(v, list) else v for v in labels]
     truth = stream.Stream(Path(expected)) if expected else None
     rows: list[list[list[float]]] = [[] for _ in scorers]
     beside_rows: list[list[list[float]] | None] = [[] for _ in shown]
@@ -388,16 +389,19 @@ def score(
             actual = run_for_tensors(session, feeds)
             seen = backend.compared(feeds, actual)
             reference = backend.compared(feeds, truth[place]) if truth else seen
-            label: list[Any] | None = None
-            if labels is not None:
-                value = labels[place]
-                label = [np.asarray(value) if isinstance(value, list) else value]
+            label = None if decoded is None else [decoded[place]]
             for scorer, scorer_rows, mean in zip(scorers, rows, means, strict=True):
                 record = scorer.records([reference], [seen], label, [feeds], mean)
                 scorer_rows.append(record[0].tolist())
             for at, (scorer, mean) in enumerate(zip(shown, shown_means, strict=True)):
-                score = partial(scorer.records, [reference], [seen], label, [feeds], mean)
-                beside_rows[at] = _append_score(beside_rows[at], score)
+                scores = beside_rows[at]
+                if scores is None:
+                    continue
+                try:
+                    record = scorer.records([reference], [seen], label, [feeds], mean)
+                    scores.append(record[0].tolist())
+                except Exception:  # nobody asked for this figure: it must not stop the others
+                    beside_rows[at] = None
             if truth is not None:
                 truth.release()  # its pages count as memory in use
             yield {name: array for name, array in actual.items() if name not in without}
@@ -407,19 +411,6 @@ def score(
     else:
         deque(outputs(), maxlen=0)
     return {"records": rows, "beside": beside_rows, "peak_rss": peak_rss()}
-
-
-def _append_score(
-    rows: list[list[float]] | None, score: Callable[[], NDArray[np.float64]]
-) -> list[list[float]] | None:
-    """Add the row of one more sample; None once a sample cannot be scored."""
-    if rows is None:
-        return None
-    try:
-        rows.append(score()[0].tolist())
-    except Exception:  # nobody asked for this figure: whatever it says must not stop the others
-        return None
-    return rows
 
 
 def evaluate(
@@ -461,7 +452,11 @@ def evaluate(
         )
         samples = []
         for item in result:
-            samples.append(_split_group(item) if isgenerator(result) else (item, _ALONE))
+            row, group = item, _ALONE
+            if isgenerator(result) and isinstance(item, tuple) and len(item) == 2:
+                row, group = item
+                group = None if group is None else str(group)
+            samples.append((row, group))
             bench.report_progress("evaluating", len(samples), 0)
             for name, count in calls.items():
                 ends[name].append(count)
@@ -475,14 +470,6 @@ def evaluate(
         )
     answer = {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
     return answer | ({"groups": groups, "ends": ends} if groups else {})
-
-
-def _split_group(item: Any) -> tuple[Any, Any]:
-    """Return what a generator yielded as a record and its group: a text, or None."""
-    if not isinstance(item, tuple) or len(item) != 2:
-        return item, _ALONE
-    record, group = item
-    return record, None if group is None else str(group)
 
 
 def describe(bench: Workbench) -> dict[str, Any]:

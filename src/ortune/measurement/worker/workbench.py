@@ -182,11 +182,6 @@ class Workbench:
         room = max(1, _ROUND_BYTES // max(1, size * max(1, self.job.workload.batch)))
         return [chosen[k] for k in spread_indices(len(chosen), room)]
 
-    def read_rounds(self) -> None:
-        """Read every round of the cycle into memory."""
-        for position in range(len(self.cycle)):
-            self.round_at(position)
-
     def round_at(self, position: int) -> Round:
         """Return the round at a position of the endless cycle, kept in memory.
 

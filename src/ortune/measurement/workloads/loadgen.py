@@ -82,7 +82,14 @@ class Loadgen(Workload):
         """Let LoadGen run its scenario once and read the result from its log."""
         settling = replace(span, drop=max(1, span.drop))
         dropped = sum(lane_threads.settle_lane(lane, settling) for lane in rig.lanes)
-        expected = self.qps or self._measure_rate(rig, span)
+        expected = self.qps
+        if not expected:  # runs a second of one lane at its quickest, times the lanes: too many
+            lane, times = rig.lanes[0], []
+            for k in range(_TRIES):
+                start = lane.clock()
+                lane_threads.run_positions(lane, span.at + k)
+                times.append(lane.clock() - start)
+            expected = 1e9 * len(rig.lanes) / max(1, min(times))
         waiting = lane_threads.RunQueueMeter(rig.lanes[0])
         figures = run_loadgen(
             rig, self.scenario, expected, burst_seconds(self.seconds), self.target_ms
@@ -93,16 +100,6 @@ class Loadgen(Workload):
         count = max(1, span.runs)
         runs = figures.pop("runs") + dropped + (0 if self.qps else _TRIES)
         return Driven([max(1, round(entry))] * count, [share] * count, runs, figures)
-
-    def _measure_rate(self, rig: Rig, span: Span) -> float:
-        """Return runs a second of one lane at its quickest, times the lanes: rather too many."""
-        lane = rig.lanes[0]
-        times = []
-        for k in range(_TRIES):
-            start = lane.clock()
-            lane_threads.run_positions(lane, span.at + k)
-            times.append(lane.clock() - start)
-        return 1e9 * len(rig.lanes) / max(1, min(times))
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]

@@ -272,11 +272,7 @@ def _read_coco(label: Mapping[str, Any], ids: bool) -> tuple[Boxes, tuple[float,
 
 
 def _of_picture(values: Any, name: str, where: str, rank: int) -> Floats:
-    """Return the values of one picture: without leading dimensions of 1 beyond `rank`.
-
-    Raises:
-        BadData: There are several pictures, or they are no numbers.
-    """
+    """Return the values of one picture: without leading dimensions of 1 beyond `rank`."""
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError):

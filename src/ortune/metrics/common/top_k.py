@@ -50,46 +50,40 @@ class TopK(Metric):
         return float(np.sort(counts)[-self.k :].sum() / counts.sum())
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
-        """Return the share of the labels that are hit, see `score_top_k`."""
-        return score_top_k(expected, actual, label, self.output, self.k)
+        """Return the share of a sample's labels whose class is among the k highest scores.
+
+        Of equal scores the first class ranks higher, as argmax has it. NaN where the candidate's
+        scores are broken or NaN.
+
+        Raises:
+            BadData: No output fits, or the labels do not fit the output.
+        """
+        k, output = self.k, self.output
+        name = select_outputs(expected, output)[0] if output else find_scores(expected, k)
+        shape = expected[name].shape
+        if len(shape) < 2 or shape[-1] <= k:
+            classes = wording.format_count(k, "class", "classes")
+            raise BadData(
+                f"output '{name}' has shape {list(shape)}: no top-{k} of it",
+                fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
+            )
+        labels = _check_labels(label, name, shape)
+        if has_broken_values(expected, actual, [name]) or not len(labels):
+            return float("nan")
+        if not has_same_shape(expected, actual, name):
+            return 0.0
+        scores = to_floats(actual[name]).reshape(-1, shape[-1])
+        if np.isnan(scores).any():
+            return float("nan")
+        inside = (labels >= 0) & (labels < shape[-1])
+        place = np.where(inside, labels, 0)[:, None]
+        label_scores = np.take_along_axis(scores, place, axis=1)
+        earlier = np.arange(shape[-1]) < place
+        rank = np.sum((scores > label_scores) | ((scores == label_scores) & earlier), axis=1)
+        return float(np.mean(inside & (rank < k)))
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         return frozenset([self.output or find_scores(outputs, 1)])
-
-
-def score_top_k(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
-    """Return the share of a sample's labels whose class is among the k highest scores.
-
-    Scores are [..., classes] with one label a position. Of equal scores the first class ranks
-    higher, as argmax has it. NaN where the candidate's scores are broken or NaN.
-
-    Args:
-        output: Name of the scores; empty takes the only output that fits.
-
-    Raises:
-        BadData: No output fits, or the labels do not fit the output.
-    """
-    name = select_outputs(expected, output)[0] if output else find_scores(expected, k)
-    shape = expected[name].shape
-    if len(shape) < 2 or shape[-1] <= k:
-        classes = wording.format_count(k, "class", "classes")
-        raise BadData(
-            f"output '{name}' has shape {list(shape)}: no top-{k} of it",
-            fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
-        )
-    labels = _check_labels(label, name, shape)
-    if has_broken_values(expected, actual, [name]) or not len(labels):
-        return float("nan")
-    if not has_same_shape(expected, actual, name):
-        return 0.0
-    scores = to_floats(actual[name]).reshape(-1, shape[-1])
-    if np.isnan(scores).any():
-        return float("nan")
-    inside = (labels >= 0) & (labels < shape[-1])
-    place = np.where(inside, labels, 0)[:, None]
-    label_scores, earlier = np.take_along_axis(scores, place, axis=1), np.arange(shape[-1]) < place
-    rank = np.sum((scores > label_scores) | ((scores == label_scores) & earlier), axis=1)
-    return float(np.mean(inside & (rank < k)))
 
 
 def find_scores(outputs: Tensors, k: int) -> str:

@@ -112,9 +112,10 @@ def _list_model_plans(view: View) -> Iterator[Candidate]:
     """Yield for one model of a job what fails for all, and what keeps the budget for one each."""
     kept: list[Trial] = []
     for trial in _list_search_trials(view):
+        undecided = trial.score is not None and trial.score.verdict is Verdict.UNDECIDED
         if trial.plan.recipe.only:
             kept += [trial] * (trial.status is Status.OK)
-        elif (undecided := _is_undecided(trial)) or trial.status is Status.FAILS:
+        elif undecided or trial.status is Status.FAILS:
             fault = "may be" if undecided else "is"
             for plan in view.space.list_model_plans(trial.plan):
                 why = f"{_name_plan(view, trial.plan)} {fault} outside the accuracy budget"
@@ -126,10 +127,6 @@ def _list_model_plans(view: View) -> Iterator[Candidate]:
             yield Candidate(
                 Plan(joined, first.plan.backend), "search", f"{names} keep the accuracy budget"
             )
-
-
-def _is_undecided(trial: Trial) -> bool:
-    return trial.score is not None and trial.score.verdict is Verdict.UNDECIDED
 
 
 def _list_extensions(view: View) -> Iterator[Candidate]:

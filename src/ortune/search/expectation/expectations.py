@@ -86,26 +86,22 @@ class Expectations:
         strains = self._accuracy_surrogate.predict_plans(
             [accuracy_features(plan.recipe) for plan in plans]
         )
-        return [
-            self._estimate_plan(plan, latency, self._estimate_log_utilization(plan, recipe))
-            for plan, latency, recipe in zip(plans, latencies, strains, strict=True)
-        ]
-
-    def _estimate_plan(self, plan: Plan, latency: Normal, log_utilization: Normal) -> Expectation:
-        died = self._failure_counts[plan_family(plan)]
-        runs = self._numbers["runs"] * self._numbers["runs again"] ** died
-        kept, shown = (
-            log_utilization.probability_below(limit) if plan.lossy else 1.0
-            for limit in (0.0, self._log_reach)
-        )
-        return Expectation(
-            latency,
-            runs * kept,
-            self.durations.estimate_trial_s(plan),
-            self.estimate_log_size(plan.recipe),
-            log_utilization,
-            shown / kept if kept and self._view.may_score(plan) else 0.0,
-        )
+        expectations = []
+        for plan, latency, recipe in zip(plans, latencies, strains, strict=True):
+            log_utilization = self._estimate_log_utilization(plan, recipe)
+            died = self._failure_counts[plan_family(plan)]
+            runs = self._numbers["runs"] * self._numbers["runs again"] ** died
+            kept, shown = (
+                log_utilization.probability_below(limit) if plan.lossy else 1.0
+                for limit in (0.0, self._log_reach)
+            )
+            seconds = self.durations.estimate_trial_s(plan)
+            size = self.estimate_log_size(plan.recipe)
+            shown = shown / kept if kept and self._view.may_score(plan) else 0.0
+            expectations.append(
+                Expectation(latency, runs * kept, seconds, size, log_utilization, shown)
+            )
+        return expectations
 
     def _estimate_log_utilization(self, plan: Plan, recipe: Normal) -> Normal:
         """Return a plan's strain, by that of its recipe where its answers are not known."""

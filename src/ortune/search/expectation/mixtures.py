@@ -353,7 +353,14 @@ def longest_s(view: View) -> float:
 def _list_surveyable(view: View) -> Iterator[Trial]:
     """Yield the plans whose regions are not known, each recipe where it is fastest."""
     surveyed = [survey.plan.recipe.steps for survey in view.surveys]
-    trials = [t for t in view.trials if t.part == "search" and _can_survey(t)]
+    trials = [
+        t
+        for t in view.trials
+        if t.part == "search"
+        and (t.status is Status.FAILS and t.ratio is not None and not t.stopped)
+        and (not isinstance(t.plan.backend, Bucketed) and can_mix(t.plan.recipe))
+        and _is_scored(t)
+    ]
     for trial in sorted(trials, key=lambda t: t.ratio.value if t.ratio else math.inf):
         steps = trial.plan.recipe.steps
         mixes = trial.stage == REGIONS or any(
@@ -362,15 +369,6 @@ def _list_surveyable(view: View) -> Iterator[Trial]:
         if steps not in surveyed and not mixes:
             surveyed.append(steps)
             yield trial
-
-
-def _can_survey(trial: Trial) -> bool:
-    """Whether mixtures of a plan could be told from it."""
-    if trial.status is not Status.FAILS or trial.ratio is None or trial.stopped:
-        return False
-    if isinstance(trial.plan.backend, Bucketed) or not can_mix(trial.plan.recipe):
-        return False
-    return _is_scored(trial)
 
 
 def _estimate_gain(trial: Trial, view: View) -> float:

@@ -104,17 +104,16 @@ def read_journal(root: Path) -> list[Survey | MixtureOutcome]:
     Raises:
         BadData: It cannot be read, or holds settings that a file may not set.
     """
-    path = root / NAME
-    return [_decode_journal(line, path) for line in read_whole_lines(path)]
-
-
-def _decode_journal(line: bytes, path: Path) -> Survey | MixtureOutcome:
+    path, records = root / NAME, []
+    lines = read_whole_lines(path)
     try:
-        ((kind, fields),) = stored.parse_json(line).items()
-        if kind not in _RECORDS:
-            raise ValueError(f"'{kind}' is no record of regions")
-        stored.demand_safe_data(fields, kind, fix=stored.DISTRUST, signed=True)
-        return codec.decode(_RECORDS[kind], fields)
+        for line in lines:
+            ((kind, fields),) = stored.parse_json(line).items()
+            if kind not in _RECORDS:
+                raise ValueError(f"'{kind}' is no record of regions")
+            stored.demand_safe_data(fields, kind, fix=stored.DISTRUST, signed=True)
+            records.append(codec.decode(_RECORDS[kind], fields))
+        return records
     except OrtuneError as error:
         raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None
     except (ValueError, AttributeError) as error:
@@ -175,7 +174,16 @@ class SurveyProgress:
         self.seconds = 0.0
         cut_torn(self._path)
         for line in read_whole_lines(self._path):
-            self._index_entry(*_decode_entry(line, self._path))
+            try:
+                content = stored.parse_json(line)
+                seconds = float(content.pop("seconds"))
+                ((kind, fields),) = content.items()
+                entry = codec.decode(_ENTRIES[kind], fields)
+            except (OrtuneError, ValueError, KeyError, AttributeError, TypeError) as error:
+                why = error.what if isinstance(error, OrtuneError) else error
+                where = f"{self._path} cannot be read: {why}"
+                raise BadData(where, fix=f"remove {self._path}") from None
+            self._index_entry(entry, seconds)
 
     def add(self, entry: Entry, seconds: float) -> None:
         """Record a part that took so long; it is on disk when this returns.
@@ -207,17 +215,6 @@ def sum_unfinished_s(root: Path, finished: Collection[str]) -> float:
     """Return the seconds that went into surveys which were killed, of a run."""
     keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
     return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
-
-
-def _decode_entry(line: bytes, path: Path) -> tuple[Entry, float]:
-    try:
-        content = stored.parse_json(line)
-        seconds = float(content.pop("seconds"))
-        ((kind, fields),) = content.items()
-        return codec.decode(_ENTRIES[kind], fields), seconds
-    except (OrtuneError, ValueError, KeyError, AttributeError, TypeError) as error:
-        why = error.what if isinstance(error, OrtuneError) else error
-        raise BadData(f"{path} cannot be read: {why}", fix=f"remove {path}") from None
 
 
 LATE = "no time was left to measure it"
@@ -431,10 +428,6 @@ class _Survey:
 
         Returns:
             The unit of costs, and what the whole costs.
-
-        Raises:
-            Refused: The joint model answers otherwise than that in float.
-            WorkerFailed: The float model does not run.
         """
         progress, metric = self._progress, self._context.budget.metric
         if self._context.evaluate:

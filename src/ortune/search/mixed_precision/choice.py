@@ -20,7 +20,7 @@ from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.node_filter import escape_pattern
-from ortune.search.mixed_precision.survey import RegionCost, Survey
+from ortune.search.mixed_precision.survey import Survey
 
 S = TypeVar("S", bound=Step)
 
@@ -55,7 +55,10 @@ class RegionCosts:
         gains: dict[str, float] = {}
         unmeasured: set[str] = set()
         for region in survey.regions:
-            loss, gain = region.accuracy_cost.value, _time_gain(region)
+            loss, gained = region.accuracy_cost.value, region.time_gained
+            gain = gained.value
+            if not (gained.low > 0 or gained.high < 0) and gain < _TINY:
+                gain = min(0.0, gain)  # next to nothing, and maybe none
             if math.isfinite(gain):
                 gains[region.region] = gain
             if region.error or not (math.isfinite(loss) and math.isfinite(gain)):
@@ -111,13 +114,6 @@ class RegionCosts:
             for name in best:
                 del remaining[name]
         return moves
-
-
-def _time_gain(region: RegionCost) -> float:
-    """Return the time that a region saves; none where it is next to nothing and may be none."""
-    gained = region.time_gained
-    unclear = not (gained.low > 0 or gained.high < 0)
-    return min(0.0, gained.value) if unclear and gained.value < _TINY else gained.value
 
 
 # --- recipes ------------------------------------------------------------------------------------

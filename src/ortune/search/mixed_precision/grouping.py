@@ -102,7 +102,22 @@ def find_regions(model: ir.Model, by: By = "region") -> list[PrecisionRegion]:
         if node in owner:
             groups[owner[node]].append(node)
     version = copy.opset_imports.get("", 1)
-    return [_make_region(nodes, layers, by, version) for nodes in groups.values()]
+    regions = []
+    for nodes in groups.values():
+        inside = [node for node in nodes if node in layers]
+        main = max(inside, key=lambda node: sum(map(_tensor_bytes, layers[node])))
+        constants = dict.fromkeys(value for node in inside for value in layers[node])
+        regions.append(
+            PrecisionRegion(
+                name=qualify_operator(main) if by == "op" else str(main.name),
+                nodes=tuple(str(node.name) for node in nodes),
+                pattern=digest_pattern(nodes, version),
+                ops=tuple(map(qualify_operator, inside)),
+                layers=tuple(str(node.name) for node in inside),
+                bytes=sum(map(_tensor_bytes, constants)),
+            )
+        )
+    return regions
 
 
 def _find_owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[ir.Node, ir.Node]:
@@ -132,25 +147,6 @@ def _find_owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[i
         ends = sorted({root(node) for node in group}, key=place.__getitem__)
         owner |= dict.fromkeys(ends, ends[0])
     return {node: root(node) for node in layers}
-
-
-def _make_region(
-    nodes: Sequence[ir.Node],
-    weights_of: Mapping[ir.Node, Sequence[ir.Value]],
-    by: By,
-    version: int,
-) -> PrecisionRegion:
-    layers = [node for node in nodes if node in weights_of]
-    main = max(layers, key=lambda node: sum(map(_tensor_bytes, weights_of[node])))
-    constants = dict.fromkeys(value for node in layers for value in weights_of[node])
-    return PrecisionRegion(
-        name=qualify_operator(main) if by == "op" else str(main.name),
-        nodes=tuple(str(node.name) for node in nodes),
-        pattern=digest_pattern(nodes, version),
-        ops=tuple(map(qualify_operator, layers)),
-        layers=tuple(str(node.name) for node in layers),
-        bytes=sum(map(_tensor_bytes, constants)),
-    )
 
 
 def _tensor_bytes(value: ir.Value) -> int:

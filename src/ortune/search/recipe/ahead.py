@@ -181,11 +181,7 @@ class BuildsAhead:
 def _build_on_node(
     order: _Order, files: Mapping[str, list[Any]]
 ) -> tuple[dict[str, bytes], float]:
-    """Build one model; return the files of the build by name, its record last, and seconds.
-
-    Raises:
-        OrtuneError: It cannot be built.
-    """
+    """Build one model; return the files of the build by name, its record last, and seconds."""
     home, began = _open_folder(), monotonic()
     folder = home / "models" / hashlib.sha256(repr(order.digests).encode()).hexdigest()
     for name, digest in order.digests.items():

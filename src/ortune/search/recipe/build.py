@@ -106,9 +106,25 @@ def _build_here(
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
         steps = recipe.steps[:until]
         folder = cache / steps_key(steps, whole.compute_key(steps))
-        start = _extend_build(
-            folder, source, start, steps, done=count, material=material, sink=sink
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        first = not any(isinstance(step, Quantizer) for step in steps[:count])
+        followers = list_following(material.planned, steps[:count])
+        work = EditSession(start.path, folder, material, sink, trusted=first, followers=followers)
+        edits = list(start.edits)
+        for exact, group in itertools.groupby(steps[count:], lambda s: isinstance(s, Transform)):
+            if exact:
+                edits += work.apply_exact(cast(list[Transform], list(group)))
+            else:
+                edits += itertools.chain(*(work.apply_lossy(cast(Quantizer, s)) for s in group))
+        if not count:
+            work.model.metadata_props[SOURCE] = file.compute_digest(source)
+        work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
+        path = file.save(work.model, folder / f"{name}.onnx", durable=False)
+        if any(map(is_crossing, steps)) and work.material.feeds is not None:
+            link_or_copy(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
+        work.remove_files()
+        start = BuiltModel(path, tuple(edits), file.compute_content_digest(path))
+        record_build(start, name)
         material = _carry_samples(start, name, recipe.steps[:until], material)
         count = until
     return start
@@ -129,37 +145,3 @@ def _carry_samples(
 def is_crossing(step: Step) -> bool:
     """Whether a step changes the model's inputs or outputs: what follows takes other samples."""
     return isinstance(step, Transform) and not step.keeps_io
-
-
-def _extend_build(
-    folder: Path,
-    source: Path,
-    start: BuiltModel,
-    steps: Sequence[Step],
-    *,
-    done: int,
-    material: Material,
-    sink: Sink,
-) -> BuiltModel:
-    name = source.stem
-    folder.mkdir(parents=True, exist_ok=True)
-    first = not any(isinstance(step, Quantizer) for step in steps[:done])
-    followers = list_following(material.planned, steps[:done])
-    work = EditSession(start.path, folder, material, sink, trusted=first, followers=followers)
-    edits = list(start.edits)
-    for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
-        if exact:
-            edits += work.apply_exact(cast(list[Transform], list(group)))
-        else:
-            edits += [edit for step in group for edit in work.apply_lossy(cast(Quantizer, step))]
-    if not done:
-        work.model.metadata_props[SOURCE] = file.compute_digest(source)
-    work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
-    path = file.save(work.model, folder / f"{name}.onnx", durable=False)
-    if any(map(is_crossing, steps)) and work.material.feeds is not None:
-        beside = folder / f"{name}{_SAMPLES}"
-        link_or_copy(work.material.feeds.stream, beside)
-    work.remove_files()
-    built = BuiltModel(path, tuple(edits), file.compute_content_digest(path))
-    record_build(built, name)
-    return built

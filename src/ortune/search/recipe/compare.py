@@ -233,9 +233,10 @@ def compare_across(
     new = [sample for index in indices for sample in bridge.samples(stream[index])]
     runs = [list(bridge.runs(sample)) for sample in new]
     try:
-        expected = list(
-            _compute_expected(bridge, before, [old for old in runs if old], folder, custom_ops)
-        )
+        flat = [sample for old in runs for sample in old]
+        old_answers = _run_samples(before, flat, folder, "before", custom_ops) if flat else []
+        answers = iter(old_answers)
+        expected = [bridge.joined(list(islice(answers, len(old)))) for old in runs if old]
     except WorkerFailed as error:
         error.demand_verdict()
         return float("nan"), f"the model before it does not run: {error.failure.reason}"
@@ -253,30 +254,10 @@ def compare_across(
     return snr, f"outputs differ: {snr:.1f} dB, {limit:.0f} wanted"
 
 
-def _compute_expected(
-    bridge: Bridge,
-    before: Path,
-    runs: Sequence[Sequence[Tensors]],
-    folder: Path,
-    custom_ops: tuple[str, ...],
-) -> Iterator[Tensors]:
-    """Yield what the new model must answer, a sample."""
-    flat = [sample for old in runs for sample in old]
-    if not flat:
-        return
-    answers = iter(_run_samples(before, flat, folder, "before", custom_ops))
-    for old in runs:
-        yield bridge.joined(list(islice(answers, len(old))))
-
-
 def _run_samples(
     model: Path, samples: Sequence[Tensors], folder: Path, label: str, custom_ops: tuple[str, ...]
 ) -> list[Tensors]:
-    """Run a model on samples.
-
-    Raises:
-        WorkerFailed: It does not run on them.
-    """
+    """Run a model on samples."""
     inputs = folder / f"{label}.stream"
     write_stream(inputs, samples)
     indices, name = range(len(samples)), f"{label}-outputs"

@@ -110,11 +110,7 @@ class EditSession:
         return edits
 
     def _apply_crossing(self, step: Transform) -> Edit:
-        """Apply a transform that changes inputs or outputs, and go on from the model behind it.
-
-        Raises:
-            OrtuneError: It cannot do its work, or does another.
-        """
+        """Apply a transform that changes inputs or outputs, and go on from the model behind it."""
         start = time.perf_counter()
         bridge, origin = step.bridge(self.model), self.model.clone()
         edit = self._apply_step(step)

@@ -46,11 +46,7 @@ class SharedCache:
         self._open()
 
     def _open(self) -> tuple[Any, str]:
-        """Return the file system and the root in it.
-
-        Raises:
-            BadSettings: A package is missing, or the URL is none.
-        """
+        """Return the file system and the root in it."""
         try:
             import fsspec
         except ImportError:

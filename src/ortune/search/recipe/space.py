@@ -249,7 +249,9 @@ class Space:
     def list_rescues(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that may bring a failed one back into the budget, best bet first."""
         if plan not in self._rescues:
-            self._rescues[plan] = tuple(list_rescue_plans(plan, self.facts))
+            last, before = plan.recipe.quantizer, plan.recipe.steps[:-1]
+            rescues = last.rescues(self.facts) if last is not None else ()
+            self._rescues[plan] = tuple(_make_plan(plan, before, steps) for steps in rescues)
         return self._rescues[plan]
 
     def list_model_plans(self, plan: Plan) -> Sequence[Plan]:
@@ -308,14 +310,6 @@ def trial_key(job: str, plan: Plan) -> str:
     """Digest everything a trial's result depends on."""
     source = catalog.source_digest(plan.backend)
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])
-
-
-def list_rescue_plans(plan: Plan, facts: Facts) -> Iterator[Plan]:
-    """Yield what may bring a plan back into the budget, best bet first."""
-    last = plan.recipe.quantizer
-    if last is not None:
-        for steps in last.rescues(facts):
-            yield _make_plan(plan, plan.recipe.steps[:-1], steps)
 
 
 def list_extension_plans(plan: Plan, facts: Facts) -> Iterator[Plan]:
