@@ -309,11 +309,7 @@ class Link:
         return there
 
     def fetch_outputs(self) -> None:
-        """Bring back what the last command has written.
-
-        Raises:
-            LinkLost: The connection broke.
-        """
+        """Bring back what the last command has written. Raises LinkLost: the connection broke."""
         while self.claim is not None and self._outputs:
             place, path = self._outputs.pop()
             answer, content = self.claim.ask({"do": "fetch", "path": place})
@@ -453,11 +449,7 @@ def send(process: Connection, content: bytes) -> None:
 
 
 def read_device_answer(process: Connection) -> dict[str, Any]:
-    """Read a line that a device answers.
-
-    Raises:
-        LinkLost: There is none.
-    """
+    """Read a line that a device answers. Raises LinkLost: there is none."""
     assert process.stdout is not None, "a connection has pipes"
     line = process.stdout.readline()
     if not line.endswith(b"\n"):

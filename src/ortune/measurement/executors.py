@@ -282,11 +282,7 @@ class _Writer(io.RawIOBase):
         return True
 
     def write(self, content: Any) -> int:
-        """Send bytes.
-
-        Raises:
-            BrokenPipeError: Nobody reads them.
-        """
+        """Send bytes. Raises BrokenPipeError: nobody reads them."""
         sent = bytes(content)
         if sent and not self._write(sent):
             raise BrokenPipeError("the worker reads no more")

@@ -63,11 +63,7 @@ class StatefulModel:
 
     @property
     def rolling(self) -> Rolling:
-        """The states.
-
-        Raises:
-            BadData: There are none, or one that is named cannot be one.
-        """
+        """The states. Raises BadData: there are none, or one that is named cannot be one."""
         facts, texts = self.facts, self.state
         state_pairs = (
             pairs.parse_state_pairs(texts, facts.inputs, facts.outputs)

@@ -31,11 +31,7 @@ class Function(UserMetric):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function.
-
-        Raises:
-            BadSettings: None is named, or it cannot be imported.
-        """
+        """The function. Raises BadSettings: none is named, or it cannot be imported."""
         if not self.path:
             raise BadSettings("the metric 'function' has no path", fix="write FILE.py:NAME>=0.9")
         return user_function.import_function(self.path, *user_function.METRIC)

@@ -110,11 +110,7 @@ def read_environment(name: str) -> Environment:
 
 
 def remove_environment(name: str) -> Path:
-    """Remove an environment and return where it lay.
-
-    Raises:
-        BadSettings: It is none of ours.
-    """
+    """Remove an environment and return where it lay. Raises BadSettings: it is none of ours."""
     if name == HERE:
         raise BadSettings(
             f"'{HERE}' is the Python that runs ortune, not an environment of its own",

@@ -54,11 +54,7 @@ class StartupTimes:
 
 
 def wait_until_ready(worker: Answering) -> StartupTimes:
-    """Load and run once.
-
-    Raises:
-        WorkerFailed: It does not run.
-    """
+    """Load and run once. Raises WorkerFailed: it does not run."""
     loaded, first = worker.ask("load"), worker.ask("first")
     return StartupTimes(
         loaded["load_ns"],

@@ -174,11 +174,7 @@ def run_loadgen(
 
 
 def read_results(log: Path) -> dict[str, Any]:
-    """Read the results of a detail log.
-
-    Raises:
-        OrtuneError: There are none.
-    """
+    """Read the results of a detail log. Raises OrtuneError: there are none."""
     results: dict[str, Any] = {}
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
     for line in text.splitlines():

@@ -78,11 +78,7 @@ class Fidelity(Metric):
         return groups.find_unlike_group(self.groups, records[:, -1 - length : -1], self.follows_db)
 
     def select_outputs(self, expected: Tensors) -> list[str]:
-        """Return the names of the outputs that count.
-
-        Raises:
-            BadData: There is no such output.
-        """
+        """Return the names of the outputs that count. Raises BadData: there is no such output."""
         return outputs.select_outputs(expected, self.output)
 
 

@@ -40,11 +40,7 @@ class UserMetric(Metric):
 
     @property
     def function(self) -> Callable[..., Any] | None:
-        """The function; None where none is named.
-
-        Raises:
-            BadSettings: It cannot be imported.
-        """
+        """The function; None where none is named. Raises BadSettings: it cannot be imported."""
         if not self.path:
             return None
         return user_function.import_function(self.path, *user_function.EVALUATE)

@@ -123,11 +123,7 @@ def _keep_sample_scores(
 def collect_records(
     worker: Worker, metrics: Sequence[Metric], part: ScoredPart, timeout_s: float
 ) -> list[Records]:
-    """Return one table of records a metric.
-
-    Raises:
-        WorkerFailed: It does not run.
-    """
+    """Return one table of records a metric. Raises WorkerFailed: it does not run."""
     return _ask_scores(worker, metrics, part, timeout_s)[0]
 
 
