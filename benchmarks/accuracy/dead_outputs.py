@@ -24,7 +24,7 @@ from ortune.core.budget import Budget
 from ortune.core.trial import Score
 from ortune.data.derive import derive_budget
 from ortune.measurement.accuracy import judge_accuracy
-from ortune.metrics.common.groups import find_worst_group
+from ortune.metrics.common.fidelity import find_worst_group
 
 Sample = dict[str, NDArray[Any]]
 Change = Callable[[Sample], Sample]

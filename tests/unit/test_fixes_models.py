@@ -35,7 +35,7 @@ from ortune.measurement.environment import environment_folder
 from ortune.measurement.executors import open_devices
 from ortune.measurement.workloads.loadgen import read_results
 from ortune.metrics.common.detection import read_detections
-from ortune.metrics.common.groups import parse_group
+from ortune.metrics.common.fidelity import parse_group
 from ortune.metrics.common.pooling import find_vectors
 from ortune.quantizers.calibration.reuse import load_ranges
 from ortune.quantizers.common.weights.blockwise import compute_order

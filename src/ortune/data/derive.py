@@ -25,8 +25,8 @@ Derived before anything is measured and printed with the rule that fired. The fi
    95 % of inputs must keep it. Of a state that the model takes at its next step 20 dB are enough:
    what it is for shows in the outputs beside it.
 
-In 2 to 6 every *group* must besides follow the original (`metrics.common.groups`): each column of
-class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
+In 2 to 6 every *group* must besides follow the original (`metrics.common.fidelity`): each column
+of class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
 head that is clearly the shorter one. Where that is not clear, each along either: that is stricter,
 and the rule says so.
 

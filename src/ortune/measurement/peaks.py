@@ -167,7 +167,21 @@ def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakMo
         product = [_make_node("MatMul", "x w", "y"), _make_reduce_max("y")]
         weight = {"w": _random_weights(side, side)}
         peak_models[f"float{side}"] = PeakModel((side, side), 2 * side**3), product, weight
-    peak_models["int8"] = _make_int8_product(*_INT8)
+    rows, deep, columns = _INT8  # u8 by s8 as runtimes take it: Q/DQ pairs around a float product
+    quantized = [
+        _make_node("QuantizeLinear", "x scale zero", "q"),
+        _make_node("DequantizeLinear", "q scale zero", "left"),
+        _make_node("DequantizeLinear", "w scale none", "right"),
+        _make_node("MatMul", "left right", "y"),
+        _make_reduce_max("y"),
+    ]
+    weights: dict[str, NDArray[Any]] = {
+        "w": np.clip(_random_weights(deep, columns) * 20, -63, 63).astype(np.int8),
+        "scale": np.array(0.01, np.float32),
+        "zero": np.array(128, np.uint8),
+        "none": np.array(0, np.int8),
+    }
+    peak_models["int8"] = PeakModel((rows, deep), 2 * rows * deep * columns), quantized, weights
     for name, size in (("memory", memory), ("cache", cache)):
         rows = size // 4 // _ROW
         # Relu reads and writes everything; of what it writes the first row is returned.
@@ -190,24 +204,6 @@ def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakMo
         proto = helper.make_model(graph, opset_imports=imports, ir_version=_IR)
         onnx.save(proto, folder / f"{name}.onnx")
     return {name: model for name, (model, _, _) in peak_models.items()}
-
-
-def _make_int8_product(rows: int, deep: int, columns: int) -> _Model:
-    """U8 by S8 as runtimes take it: Q/DQ pairs around a float product."""
-    nodes = [
-        _make_node("QuantizeLinear", "x scale zero", "q"),
-        _make_node("DequantizeLinear", "q scale zero", "left"),
-        _make_node("DequantizeLinear", "w scale none", "right"),
-        _make_node("MatMul", "left right", "y"),
-        _make_reduce_max("y"),
-    ]
-    weights: dict[str, NDArray[Any]] = {
-        "w": np.clip(_random_weights(deep, columns) * 20, -63, 63).astype(np.int8),
-        "scale": np.array(0.01, np.float32),
-        "zero": np.array(128, np.uint8),
-        "none": np.array(0, np.int8),
-    }
-    return PeakModel((rows, deep), 2 * rows * deep * columns), nodes, weights
 
 
 def _make_chain(count: int) -> _Model:

@@ -62,8 +62,7 @@ from ortune.measurement.timing.turns import start_in_turn, wait_until_ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.search.experiment.budget import budget_for
-from ortune.search.experiment.context import ScoredPart
-from ortune.search.experiment.records import make_scored_part
+from ortune.search.experiment.context import ScoredPart, make_scored_part
 from ortune.search.experiment.scores import collect_records
 from ortune.search.recipe.descent import GAIN, walk_coordinates
 from ortune.search.recipe.space import SearchTarget

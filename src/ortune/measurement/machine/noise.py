@@ -151,7 +151,17 @@ def compare_snapshots(before: Snapshot, after: Snapshot, roots: Roots = LIVE) ->
     stolen = _difference(after.stolen_s, before.stolen_s)
     waits = _difference(after.waits_s, before.waits_s)
     switches = _difference(after.switches, before.switches)
-    throttled, periods, stopped = _worst_throttle(before, after)
+    if after.throttles is None:
+        throttled, periods, stopped = None, 0, 0.0
+    else:
+        old = {throttle.group: throttle for throttle in before.throttles or ()}
+        worst = (0.0, 0, 0.0)
+        for throttle in after.throttles:
+            first = old.get(throttle.group, Throttle(throttle.group, 0, 0, 0.0))
+            if (periods := throttle.periods - first.periods) > 0:
+                share = (throttle.throttled - first.throttled) / periods
+                worst = max(worst, (share, periods, throttle.stopped_s - first.stopped_s))
+        throttled, periods, stopped = worst
     clocks = before.mhz + after.mhz
     return Record(
         seconds,
@@ -295,20 +305,6 @@ def _advise_on_clocks(record: Record) -> list[Advice]:
         problem = f"the hottest sensor shows {record.celsius:.0f} C"
         advice.append(Advice(problem, "let it cool down: hot CPUs lower their clocks"))
     return advice
-
-
-def _worst_throttle(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:
-    """Return the worst group's share of throttled periods, its periods and seconds held back."""
-    if after.throttles is None:
-        return None, 0, 0.0
-    old = {throttle.group: throttle for throttle in before.throttles or ()}
-    worst = (0.0, 0, 0.0)
-    for throttle in after.throttles:
-        first = old.get(throttle.group, Throttle(throttle.group, 0, 0, 0.0))
-        if (periods := throttle.periods - first.periods) > 0:
-            share = (throttle.throttled - first.throttled) / periods
-            worst = max(worst, (share, periods, throttle.stopped_s - first.stopped_s))
-    return worst
 
 
 def _difference(after: float | None, before: float | None) -> float | None:

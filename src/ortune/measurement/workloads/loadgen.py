@@ -80,6 +80,8 @@ class Loadgen(Workload):
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Let LoadGen run its scenario once and read the result from its log."""
+        import mlperf_loadgen as lg
+
         settling = replace(span, drop=max(1, span.drop))
         dropped = sum(lane_threads.settle_lane(lane, settling) for lane in rig.lanes)
         expected = self.qps
@@ -91,9 +93,37 @@ class Loadgen(Workload):
                 times.append(lane.clock() - start)
             expected = 1e9 * len(rig.lanes) / max(1, min(times))
         waiting = lane_threads.RunQueueMeter(rig.lanes[0])
-        figures = run_loadgen(
-            rig, self.scenario, expected, burst_seconds(self.seconds), self.target_ms
-        )
+        settings = lg.TestSettings()
+        settings.scenario = getattr(lg.TestScenario, self.scenario.title().replace("-", ""))
+        settings.mode = lg.TestMode.PerformanceOnly
+        settings.min_duration_ms = max(1, int(1000 * burst_seconds(self.seconds)))
+        settings.max_duration_ms = 4 * settings.min_duration_ms
+        settings.min_query_count = 1
+        settings.server_target_qps = settings.offline_expected_qps = expected
+        settings.server_target_latency_ns = int(1e6 * self.target_ms)
+        root = rig.out / "loadgen"
+        root.mkdir(parents=True, exist_ok=True)
+        out = root / f"{sum(1 for _ in root.iterdir()):04}"
+        out.mkdir()
+        counter = _Counter(rig, lg)
+        samples = len(rig.shapes)
+        output = lg.LogOutputSettings()
+        output.outdir = str(out)
+        output.copy_summary_to_stdout = False
+        logs = lg.LogSettings()
+        logs.log_output = output
+        logs.enable_trace = False
+        sut = lg.ConstructSUT(counter.put_query, lambda: None)
+        library = lg.ConstructQSL(samples, samples, lambda indices: None, lambda indices: None)
+        try:
+            with counter:
+                # No file of this name: settings come from nowhere else.
+                audit = str(out / "audit.config")
+                lg.StartTestWithLogSettings(sut, library, settings, logs, audit)
+        finally:
+            lg.DestroyQSL(library)
+            lg.DestroySUT(sut)
+        figures = {**read_results(out / "mlperf_log_detail.txt"), "runs": counter.runs}
         share = waiting.share()
         figure = float(figures[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
@@ -123,54 +153,6 @@ class Loadgen(Workload):
             "loadgen": dict(details[-1]),
             "notes": notes if valid < len(details) else [],
         }
-
-
-def run_loadgen(
-    rig: Rig, scenario: str, qps: float, seconds: float, target_ms: float
-) -> dict[str, Any]:
-    """Run one test and return its ``result_...`` lines, and ``runs``: the samples answered.
-
-    Args:
-        scenario: As a workload's field spells it.
-        seconds: Shortest duration; a test that takes four times as long is cut off.
-        target_ms: Latency bound of the server scenario.
-
-    Raises:
-        OrtuneError: A session failed, or the log has no result.
-    """
-    import mlperf_loadgen as lg
-
-    settings = lg.TestSettings()
-    settings.scenario = getattr(lg.TestScenario, scenario.title().replace("-", ""))
-    settings.mode = lg.TestMode.PerformanceOnly
-    settings.min_duration_ms = max(1, int(1000 * seconds))
-    settings.max_duration_ms = 4 * settings.min_duration_ms
-    settings.min_query_count = 1
-    settings.server_target_qps = settings.offline_expected_qps = qps
-    settings.server_target_latency_ns = int(1e6 * target_ms)
-    root = rig.out / "loadgen"
-    root.mkdir(parents=True, exist_ok=True)
-    out = root / f"{sum(1 for _ in root.iterdir()):04}"
-    out.mkdir()
-    counter = _Counter(rig, lg)
-    samples = len(rig.shapes)
-    output = lg.LogOutputSettings()
-    output.outdir = str(out)
-    output.copy_summary_to_stdout = False
-    logs = lg.LogSettings()
-    logs.log_output = output
-    logs.enable_trace = False
-    sut = lg.ConstructSUT(counter.put_query, lambda: None)
-    library = lg.ConstructQSL(samples, samples, lambda indices: None, lambda indices: None)
-    try:
-        with counter:
-            # No file of this name: settings come from nowhere else.
-            audit = str(out / "audit.config")
-            lg.StartTestWithLogSettings(sut, library, settings, logs, audit)
-    finally:
-        lg.DestroyQSL(library)
-        lg.DestroySUT(sut)
-    return {**read_results(out / "mlperf_log_detail.txt"), "runs": counter.runs}
 
 
 def read_results(log: Path) -> dict[str, Any]:

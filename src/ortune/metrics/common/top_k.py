@@ -67,7 +67,20 @@ class TopK(Metric):
                 f"output '{name}' has shape {list(shape)}: no top-{k} of it",
                 fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
             )
-        labels = _check_labels(label, name, shape)
+        labels = np.asarray(label)
+        whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
+        if labels.dtype.kind not in "iub" and not whole:
+            raise BadData(
+                f"label {label!r} is not a class index", fix="give integer labels from 0"
+            )
+        count = int(np.prod(shape[:-1]))
+        if labels.size != count:
+            raise BadData(
+                f"wrong number of labels for output '{name}' {list(shape)}: "
+                f"Got {labels.size} a sample, expected {count}",
+                fix="give one label for every row of scores",
+            )
+        labels = labels.astype(np.int64).reshape(-1)
         if has_broken_values(expected, actual, [name]) or not len(labels):
             return float("nan")
         if not has_same_shape(expected, actual, name):
@@ -112,18 +125,3 @@ def read_row_labels(expected: Tensors, name: str, label: Any) -> NDArray[Any]:
             fix="give one class number for every row of scores, -100 where none counts",
         )
     return labels
-
-
-def _check_labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    labels = np.asarray(label)
-    whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
-    if labels.dtype.kind not in "iub" and not whole:
-        raise BadData(f"label {label!r} is not a class index", fix="give integer labels from 0")
-    count = int(np.prod(shape[:-1]))
-    if labels.size != count:
-        raise BadData(
-            f"wrong number of labels for output '{name}' {list(shape)}: "
-            f"Got {labels.size} a sample, expected {count}",
-            fix="give one label for every row of scores",
-        )
-    return labels.astype(np.int64).reshape(-1)

@@ -323,7 +323,21 @@ def rank_surveys(view: View) -> list[SurveyCandidate]:
         return []
     durations, alone = Durations(view), _alone_s(view)
     candidates = []
-    for trial in _list_surveyable(view):
+    surveyed = [survey.plan.recipe.steps for survey in view.surveys]
+    able = [
+        t
+        for t in view.trials
+        if t.part == "search"
+        and (t.status is Status.FAILS and t.ratio is not None and not t.stopped)
+        and (not isinstance(t.plan.backend, Bucketed) and can_mix(t.plan.recipe))
+        and _is_scored(t)
+    ]
+    for trial in sorted(able, key=lambda t: t.ratio.value if t.ratio else math.inf):
+        recipe = trial.plan.recipe  # each where it is fastest, and no mixture
+        mixes = any(parse_assignment(survey, recipe) for survey in view.surveys)
+        if recipe.steps in surveyed or trial.stage == REGIONS or mixes:
+            continue
+        surveyed.append(recipe.steps)
         needed = _survey_s(trial.plan.recipe, alone, durations)
         follows = durations.estimate_trial_s(trial.plan)
         if (
@@ -348,27 +362,6 @@ def rank_surveys(view: View) -> list[SurveyCandidate]:
 def longest_s(view: View) -> float:
     """Return the seconds that a survey may take: it ends before the finalists' time begins."""
     return min(SHARE * view.total - sum(s.seconds for s in view.surveys), view.spare)
-
-
-def _list_surveyable(view: View) -> Iterator[Trial]:
-    """Yield the plans whose regions are not known, each recipe where it is fastest."""
-    surveyed = [survey.plan.recipe.steps for survey in view.surveys]
-    trials = [
-        t
-        for t in view.trials
-        if t.part == "search"
-        and (t.status is Status.FAILS and t.ratio is not None and not t.stopped)
-        and (not isinstance(t.plan.backend, Bucketed) and can_mix(t.plan.recipe))
-        and _is_scored(t)
-    ]
-    for trial in sorted(trials, key=lambda t: t.ratio.value if t.ratio else math.inf):
-        steps = trial.plan.recipe.steps
-        mixes = trial.stage == REGIONS or any(
-            parse_assignment(survey, trial.plan.recipe) for survey in view.surveys
-        )
-        if steps not in surveyed and not mixes:
-            surveyed.append(steps)
-            yield trial
 
 
 def _estimate_gain(trial: Trial, view: View) -> float:

@@ -31,9 +31,13 @@ from ortune.measurement.timing.operators import operator_shares, record_kernels
 from ortune.measurement.timing.turns import StartupTimes
 from ortune.search.experiment import budget as budgeting
 from ortune.search.experiment import samples
-from ortune.search.experiment.context import ScoredPart, list_evaluation_parts
+from ortune.search.experiment.context import (
+    ScoredPart,
+    list_evaluation_parts,
+    make_scored_part,
+    to_record_array,
+)
 from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.records import make_scored_part, to_record_array
 from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
 
 _LOOKED_AT = 64
@@ -358,10 +362,44 @@ class Original:
         feeds: Feeds | None,
         parts: Mapping[str, ScoredPart],
     ) -> str:
-        """Say what the samples can prove, where something is chosen; once for a run."""
+        """Say how many samples are held out, whether they prove the budget, and how many would.
+
+        Where nothing is chosen it is empty; it is said once for a run.
+
+        Args:
+            needed: Independent samples that prove an unchanged answer; None when none do.
+            feeds: The samples; None with an evaluate function that returns a list.
+        """
         if self.header is not None and self.header.outlook and not self._has_more_time:
             return self.header.outlook
-        return describe_outlook(budget, needed, feeds, parts) if self.finalists else ""
+        if not self.finalists:
+            return ""
+        searched, final = parts["search"].indices, parts["final"].indices
+        scored = len(set(searched) | set(final))
+        fine = warn_coarse_budget(budget, scored, parts["search"].records)
+        if feeds is None:
+            return "; ".join(filter(None, (_LIST, fine)))
+        independent = split.count_independent(feeds, range(feeds.count))
+        noun, samples = "sample", say.format_count(feeds.count, "sample")
+        if independent < feeds.count:
+            noun = "different sample" if feeds.groups is None else "group"
+            different = "different ones" if feeds.groups is None else "independent groups"
+            samples = f"{samples} in {independent:,} {different}"
+        shared = not set(final).isdisjoint(searched)
+        proof_count = 0 if shared else split.count_independent(feeds, final)
+        text = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
+        if needed is None:
+            text += f"; {budget} cannot be proved by samples"
+        elif proof_count >= needed:
+            text += ", enough to prove the accuracy budget if none of them shows a loss"
+        else:
+            least = split.compute_split_minimum(needed)
+            # Of groups it is exact where they are of one size.
+            about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+            more = f"{about}{say.format_count(least, noun)}"
+            more = "more --time" if independent >= least else more
+            text += f", too few to prove the accuracy budget; {more} would let it be proved"
+        return "; ".join(filter(None, (text, fine)))
 
 
 def _format_time(seconds: float) -> str:
@@ -392,42 +430,6 @@ _LIST = (
     "--evaluate returns a list, whose samples cannot be kept apart: accuracy cannot be proved; "
     "a generator that yields (record, group) lets it be proved"
 )
-
-
-def describe_outlook(
-    budget: Budget, needed: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
-) -> str:
-    """Say how many samples are held out, whether they can prove the budget, and how many would.
-
-    Args:
-        needed: Independent samples that prove an unchanged answer; None when none do.
-        feeds: The samples; None with an evaluate function that returns a list.
-    """
-    division = {name: part.indices for name, part in parts.items()}
-    scored = len(set(division["search"]) | set(division["final"]))
-    fine = warn_coarse_budget(budget, scored, parts["search"].records)
-    if feeds is None:
-        return "; ".join(filter(None, (_LIST, fine)))
-    independent = split.count_independent(feeds, range(feeds.count))
-    noun, samples = "sample", say.format_count(feeds.count, "sample")
-    if independent < feeds.count:
-        noun = "different sample" if feeds.groups is None else "group"
-        different = "different ones" if feeds.groups is None else "independent groups"
-        samples = f"{samples} in {independent:,} {different}"
-    shared = not set(division["final"]).isdisjoint(division["search"])
-    proof_count = 0 if shared else split.count_independent(feeds, division["final"])
-    text = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
-    if needed is None:
-        text += f"; {budget} cannot be proved by samples"
-    elif proof_count >= needed:
-        text += ", enough to prove the accuracy budget if none of them shows a loss"
-    else:
-        least = split.compute_split_minimum(needed)
-        # Of groups it is exact where they are of one size.
-        about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
-        more = "more --time" if independent >= least else about + say.format_count(least, noun)
-        text += f", too few to prove the accuracy budget; {more} would let it be proved"
-    return "; ".join(filter(None, (text, fine)))
 
 
 _ASKED = 8

@@ -17,8 +17,12 @@ from ortune.data.split import compute_split_minimum
 from ortune.measurement.accuracy import compute_score, judge_accuracy
 from ortune.measurement.process import Worker
 from ortune.search.experiment import ledger
-from ortune.search.experiment.context import Context, ScoredPart, list_shown_metrics
-from ortune.search.experiment.records import to_record_array
+from ortune.search.experiment.context import (
+    Context,
+    ScoredPart,
+    list_shown_metrics,
+    to_record_array,
+)
 
 Records = NDArray[np.float64]
 
@@ -86,7 +90,17 @@ def score_plan(
     )
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
-    return (verdict, *extras, *_score_watched(context, parts, shown[plain:]))
+    watched = []  # outputs that the budget does not read
+    for limit, table in zip(context.watched, shown[plain:], strict=True):
+        if table is None:
+            continue
+        score = _make_figure(limit.metric, table, _group_names(parts))
+        objection = limit.metric.find_objection(table)
+        fallen = Verdict.FAILS if objection or not limit.admits(score.value, score.value) else None
+        basis = f"an output that the budget ignores; its own limit is {limit.limit:g}"
+        basis += f"; {objection}" if objection else ""
+        watched.append(replace(score, verdict=fallen, basis=basis))
+    return (verdict, *extras, *watched)
 
 
 def _keep_sample_scores(
@@ -212,20 +226,3 @@ def _make_figure(metric: Metric, rows: Records, groups: Sequence[str] | None) ->
     """Return a figure that nobody judges, as a budget of its metric would read it."""
     nan, value = math.nan, compute_score(metric, rows, groups)
     return Score(str(metric), value, metric.aggregate_base(rows), nan, nan, len(rows))
-
-
-def _score_watched(
-    context: Context, parts: Sequence[ScoredPart], tables: Sequence[Records | None]
-) -> list[Score]:
-    """Return the scores of the outputs that the budget does not read."""
-    scores = []
-    for limit, rows in zip(context.watched, tables, strict=True):
-        if rows is None:
-            continue
-        score = _make_figure(limit.metric, rows, _group_names(parts))
-        objection = limit.metric.find_objection(rows)
-        fallen = Verdict.FAILS if objection or not limit.admits(score.value, score.value) else None
-        basis = f"an output that the budget ignores; its own limit is {limit.limit:g}"
-        basis += f"; {objection}" if objection else ""
-        scores.append(replace(score, verdict=fallen, basis=basis))
-    return scores

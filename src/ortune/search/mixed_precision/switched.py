@@ -408,7 +408,15 @@ class _ChangedNodes:
         """Return the changed nodes that matter, in connected parts."""
         parts: list[_Part] = []
         for edge in self._edges:
-            nodes = set(self._list_upstream(edge.source))
+            node = edge.source.producer()  # and what is upstream of it
+            ahead = [node] if node is not None and node in self._nodes else []
+            nodes = set(ahead)
+            while ahead:
+                for operand in ahead.pop().inputs:
+                    maker = None if operand is None else operand.producer()
+                    if maker is not None and maker in self._nodes and maker not in nodes:
+                        nodes.add(maker)
+                        ahead.append(maker)
             joined = [part for part in parts if part.nodes & nodes]
             parts = [part for part in parts if part not in joined]
             merged = _Part(nodes, [])
@@ -427,19 +435,6 @@ class _ChangedNodes:
             node = value.producer()
             if node is not None and node not in part.nodes:
                 yield node
-
-    def _list_upstream(self, value: ir.Value) -> Iterator[ir.Node]:
-        node = value.producer()
-        ahead = [node] if node is not None and node in self._nodes else []
-        seen = set(ahead)
-        while ahead:
-            node = ahead.pop()
-            yield node
-            for operand in node.inputs:
-                maker = None if operand is None else operand.producer()
-                if maker is not None and maker in self._nodes and maker not in seen:
-                    seen.add(maker)
-                    ahead.append(maker)
 
     def _list_changed_edges(self, plain: Mapping[str, ir.Node]) -> Iterator[_Edge]:
         graph = self._form.graph

@@ -79,11 +79,24 @@ class EditSession:
         edits: list[Edit] = []
         for keeps, group in itertools.groupby(steps, lambda step: step.keeps_io):
             run = list(group)
-            edits += (
-                self._apply_verified(run)
-                if keeps
-                else [self._apply_crossing(step) for step in run]
-            )
+            if not keeps:
+                edits += [self._apply_crossing(step) for step in run]
+                continue
+            origin = self.model.clone()
+            applied = [self._apply_step(step) for step in run]
+            if any(done.count for done in applied) and self._find_difference(origin):
+                self.model, applied = origin, []
+                for step in run:
+                    backup = self.model.clone()
+                    done = self._apply_step(step)
+                    if done.count and (difference := self._find_difference(backup)):
+                        self.model, why = backup, f"rolled back: {difference}"
+                        done = replace(done, count=0, kept=False, note=why)
+                    applied.append(done)
+            for done in applied:
+                self._untouched &= not (done.kept and done.count)
+                self._sink(StepDone(done))
+            edits += applied
         return edits
 
     def remove_files(self) -> None:
@@ -91,23 +104,6 @@ class EditSession:
         for path in self._temporary_files:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.data").unlink(missing_ok=True)
-
-    def _apply_verified(self, steps: Sequence[Transform]) -> list[Edit]:
-        origin = self.model.clone()
-        edits = [self._apply_step(step) for step in steps]
-        if any(applied.count for applied in edits) and self._find_difference(origin):
-            self.model, edits = origin, []
-            for step in steps:
-                backup = self.model.clone()
-                done = self._apply_step(step)
-                if done.count and (difference := self._find_difference(backup)):
-                    self.model = backup
-                    done = replace(done, count=0, kept=False, note=f"rolled back: {difference}")
-                edits.append(done)
-        for done in edits:
-            self._untouched &= not (done.kept and done.count)
-            self._sink(StepDone(done))
-        return edits
 
     def _apply_crossing(self, step: Transform) -> Edit:
         """Apply a transform that changes inputs or outputs, and go on from the model behind it."""
@@ -225,17 +221,25 @@ class EditSession:
             shared.fetch_files("ranges", key, folder, [RANGES])
         ops = self.material.custom_ops
         stream, followers = feeds.stream, () if self._lossy else self._followers
-        if followers:
-            observe_together(
-                self.model,
-                probes,
-                followers,
-                self._source,
-                stream,
-                indices,
-                folder=folder,
-                custom_ops=ops,
-            )
+        if followers and RangeCache(folder, [indices]).list_missing(probes):
+            # In the same pass what other quantizers will ask, of tensors that the model has and
+            # where observers keep little; moments wait until they are wanted.
+            there = {value.name for node in edit.walk_nodes(self.model) for value in node.outputs}
+            there |= {value.name for value in self.model.graph.inputs}
+            more = list(probes)
+            for other in followers:
+                unedited = file.load(self._source)
+                names.make_names_unique(unedited)
+                with contextlib.suppress(OrtuneError):
+                    more += [
+                        probe
+                        for probe in other.probes(unedited)
+                        if probe.observer.state_bytes((1024,)) <= _LITTLE and probe.tensor in there
+                    ]
+            # What another recipe's tensor has wrong is told when that recipe is built.
+            with contextlib.suppress(OrtuneError):
+                unique = list(dict.fromkeys(more))
+                calibrate_groups(self.model, unique, stream, [indices], folder, custom_ops=ops)
         ranges = compute_ranges(
             self.model, probes, stream, indices, folder, custom_ops=ops, sink=self._sink
         )
@@ -335,46 +339,6 @@ def list_following(recipes: Sequence[Recipe], steps: Sequence[Step]) -> tuple[Qu
     done = len(steps)
     begun = (r.steps[done] for r in recipes if r.steps[:done] == tuple(steps) and r.steps[done:])
     return tuple(dict.fromkeys(step for step in begun if isinstance(step, Quantizer)))
-
-
-def observe_together(
-    model: ir.Model,
-    probes: Sequence[Probe],
-    followers: Sequence[Quantizer],
-    source: Path,
-    stream: Path,
-    indices: Sequence[int],
-    *,
-    folder: Path,
-    custom_ops: tuple[str, ...] = (),
-) -> None:
-    """Answer probes, and in the same pass what other quantizers will ask, into the folder's cache.
-
-    Nothing is run where all these probes have been answered. Of the others' those are taken whose
-    tensors the model has and whose observers keep little; moments wait until they are wanted.
-
-    Args:
-        model: As the step that asks has prepared it.
-        source: The model before that step.
-    """
-    if not RangeCache(folder, [indices]).list_missing(probes):
-        return
-    there = {value.name for node in edit.walk_nodes(model) for value in node.outputs}
-    there |= {value.name for value in model.graph.inputs}
-    more: list[Probe] = []
-    for other in followers:
-        unedited = file.load(source)
-        names.make_names_unique(unedited)
-        with contextlib.suppress(OrtuneError):
-            more += [
-                probe
-                for probe in other.probes(unedited)
-                if probe.observer.state_bytes((1024,)) <= _LITTLE and probe.tensor in there
-            ]
-    # What another recipe's tensor has wrong is told when that recipe is built.
-    with contextlib.suppress(OrtuneError):
-        all_probes = list(dict.fromkeys([*probes, *more]))
-        calibrate_groups(model, all_probes, stream, [indices], folder, custom_ops=custom_ops)
 
 
 _RUN = 2

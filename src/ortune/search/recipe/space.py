@@ -150,31 +150,22 @@ def list_recipes(
         yield base
     if exact:
         return
-    for steps in list_offers(facts, backend, capabilities):
+    # What quantizers offer, best bet first, by their rank, then by name; behind a quantizer's own
+    # offers come its mixes with others. Convolutions with static ranges and recurrent layers with
+    # dynamic ones are one more: neither takes the other's layers.
+    kinds = [catalog.load_plugin(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
+    kinds.sort(key=lambda kind: kind.rank)
+    by_name = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in kinds}
+    all_offers: list[tuple[Quantizer, ...]] = []
+    for kind in kinds:
+        all_offers += [(offer,) for offer in by_name[kind.name()]]
+        all_offers += kind.mixes(facts, backend, capabilities)
+    static, dynamic = by_name.get("int8-static", ()), by_name.get("int8-dynamic", ())
+    if facts.has("LSTM") and facts.has("Conv") and static and dynamic:
+        all_offers.insert(0, (static[0], dynamic[0]))
+    for steps in all_offers:
         ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
         yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
-
-
-def list_offers(
-    facts: Facts, backend: Backend, capabilities: Capabilities
-) -> list[tuple[Quantizer, ...]]:
-    """Return what quantizers offer, best bet first: by their rank, then by name.
-
-    Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
-    recurrent layers with dynamic ones are one more: neither takes the other's layers.
-    """
-    kinds = [catalog.load_plugin(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
-    ranked = sorted(kinds, key=lambda kind: kind.rank)
-    offers_by_name = {
-        kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked
-    }
-    all_offers: list[tuple[Quantizer, ...]] = []
-    for kind in ranked:
-        all_offers += [(offer,) for offer in offers_by_name[kind.name()]]
-        all_offers += kind.mixes(facts, backend, capabilities)
-    static, dynamic = offers_by_name.get("int8-static", ()), offers_by_name.get("int8-dynamic", ())
-    joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
-    return [*joined, *all_offers] if facts.has("LSTM") else all_offers
 
 
 def _make_portable(candidates: Iterable[Recipe]) -> Iterator[Recipe]:

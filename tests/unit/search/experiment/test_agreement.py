@@ -19,7 +19,7 @@ from ortune.data.stream import Stream
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header, write_header
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.request import ExperimentRequest
 
 
 def prepared(text: str, folder: Path, **given: object) -> tuple[Context, list[str]]:

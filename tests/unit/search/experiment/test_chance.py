@@ -21,8 +21,8 @@ from ortune.metrics.top5 import Top5
 from ortune.search.experiment import measure
 from ortune.search.experiment.budget import budget_for, budget_for_evaluate
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.scores import score_plan
+from ortune.search.request import ExperimentRequest
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>

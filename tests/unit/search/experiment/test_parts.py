@@ -21,8 +21,8 @@ from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header, write_header
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.scores import score_plan
+from ortune.search.request import ExperimentRequest
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortune.core.errors import BadData
-from ortune.search.experiment.records import to_record_array
+from ortune.search.experiment.context import to_record_array
 
 
 def test_rows_become_an_array() -> None:

@@ -17,7 +17,7 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
 from ortune.metrics.function import Function
 from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.request import ExperimentRequest
 
 
 @pytest.mark.parametrize("given", [{"labels": "l.csv"}, {"calibration": "folder"}])
