@@ -26,9 +26,9 @@ Derived before anything is measured and printed with the rule that fired. The fi
    what it is for shows in the outputs beside it.
 
 In 2 to 6 every *group* must besides follow the original (`metrics.common.fidelity`): each column
-of class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
-head that is clearly the shorter one. Where that is not clear, each along either: that is stricter,
-and the rule says so.
+of class scores, embeddings and rows, each channel of a map, each place along the axis of a
+detection head that is clearly the shorter one. Where that is not clear, each along either: that is
+stricter, and the rule says so.
 
 With several outputs a rule must fit all of them (the first: one), so that none goes unwatched.
 """

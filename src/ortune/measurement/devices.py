@@ -331,12 +331,6 @@ class Link:
         else:
             self.process.kill()
 
-    def read_exit_code(self, code: int) -> int | None:
-        """Return the worker's own code of the process here, a signal's negative; None if lost."""
-        if self.claim is None:
-            return code
-        return None if code == LOST else 128 - code if code > 128 else code  # as a shell tells
-
 
 def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -> Link:
     """Send what a job needs and start its worker; what fails shows in how the process ends."""

@@ -137,7 +137,8 @@ def weigh_evidence(data: PairedRecords) -> Evidence:
     if kind is Kind.FIGURE:
         return _bootstrap_figure(data, value, base, "a figure is not proved")
     single = len(np.unique(data.units[data.proof])) == len(data.proof)
-    if kind is Kind.RIGHT and single and _is_binary(data.candidate) and _is_binary(data.baseline):
+    binary = (np.isin(side[:, 0], (0.0, 1.0)).all() for side in (data.candidate, data.baseline))
+    if kind is Kind.RIGHT and single and all(binary):
         return _test_right_answers(data, value, base)
     if metric.bounds is None:
         return _bootstrap_figure(data, value, base, "no bounds of a record are declared")
@@ -384,7 +385,3 @@ def _compute_drawn_chance(data: PairedRecords, estimates: Floats, base: float) -
     spread = float(estimates.std())
     tail = math.erfc(ahead / spread / math.sqrt(2)) / 2 if spread else 0.0
     return min(1.0, 2 * max(outside / len(estimates), tail))
-
-
-def _is_binary(records: Floats) -> bool:
-    return bool(np.isin(records[:, 0], (0.0, 1.0)).all())

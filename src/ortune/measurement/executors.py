@@ -47,7 +47,8 @@ def open_devices(executor: str) -> Iterator[tuple[Device, ...]]:
     kind, _, place = address.partition(":")
     if is_ray(address):
         with open_cluster(address):
-            devices = {kind: RayDevice(kind, address) for kind in _list_kinds()}
+            kinds = sorted({kind for node in describe_nodes() for kind in node["kinds"]})
+            devices = {kind: RayDevice(kind, address) for kind in kinds}
             if name and name not in devices:
                 raise BadSettings(
                     f"no node of the Ray cluster is of the kind '{name}'",
@@ -106,10 +107,6 @@ def describe_nodes() -> list[dict[str, Any]]:
         for node in ray.nodes()
         if node["Alive"]
     ]
-
-
-def _list_kinds() -> list[str]:
-    return sorted({kind for node in describe_nodes() for kind in node["kinds"]})
 
 
 @dataclass(frozen=True)

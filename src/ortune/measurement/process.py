@@ -45,7 +45,7 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
-from ortune.measurement.devices import Link, LinkLost, find_claim, start_remote_worker
+from ortune.measurement.devices import LOST, Link, LinkLost, find_claim, start_remote_worker
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
@@ -361,7 +361,11 @@ class Worker:
         A limit that nobody asked for is what the machine had free at that moment: it tells
         nothing of the work.
         """
-        code = self._link.read_exit_code(self._process.wait())
+        code: int | None = self._process.wait()
+        if self._link.claim is not None and code == LOST:
+            code = None
+        elif self._link.claim is not None and code > 128:  # as a shell tells signals
+            code = 128 - code
         if self._ended:
             memory_gone = None if self._limit_requested else Interruption.MEMORY
             return self._make_failure(self._ended, interruption=memory_gone)

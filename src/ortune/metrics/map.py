@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -88,9 +88,22 @@ class Map(Metric):
             array = np.asarray(actual.get(name, np.nan))
             if array.dtype.kind in "fc" and not np.isfinite(array).all():
                 return _BROKEN
-        detections = (
-            self._decode_boxes(actual, inputs) if self.decode else self._read_boxes(actual, *names)
-        )
+        if self.decode:
+            function = user_function.import_function(self.decode, *user_function.DECODE)
+            try:
+                places, scores, classes = function(dict(actual), dict(inputs))
+            except Exception as error:
+                raise BadData(
+                    f"{self.decode} fails: {user_function.describe_error(error)}",
+                    fix="it gets (outputs, inputs) of one sample and returns boxes, scores, "
+                    "classes",
+                ) from error
+            where = f"{self.decode}'s"
+            detections = detection.read_detections(
+                places, scores, classes, self.layout, where=where
+            )
+        else:
+            detections = self._read_boxes(actual, *names)
         if not all(
             np.isfinite(values).all()
             for values in (detections.boxes, detections.scores, detections.classes)
@@ -147,18 +160,3 @@ class Map(Metric):
             valid = int(real[0])
         places, scores, kinds = (*arrays, None)[:3]
         return detection.read_detections(places, scores, kinds, self.layout, valid=valid)
-
-    def _decode_boxes(self, outputs: Tensors, inputs: Tensors) -> detection.Boxes:
-        function: Callable[..., Any] = user_function.import_function(
-            self.decode, *user_function.DECODE
-        )
-        try:
-            places, scores, classes = function(dict(outputs), dict(inputs))
-        except Exception as error:
-            raise BadData(
-                f"{self.decode} fails: {user_function.describe_error(error)}",
-                fix="it gets (outputs, inputs) of one sample and returns boxes, scores, classes",
-            ) from error
-        return detection.read_detections(
-            places, scores, classes, self.layout, where=f"{self.decode}'s"
-        )

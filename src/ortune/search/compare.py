@@ -37,11 +37,19 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     Args:
         trials: The original first.
     """
-    if goal.prefer == "speed":
-        return [
-            trial for group in _group_leaders(trials, goal) for trial in _diversify_leaders(group)
-        ]
-    return [trial for group in _group_leaders(trials, goal) for trial in group[:_OF_ONE_SIZE]]
+    groups = _group_leaders(trials, goal)
+    if goal.prefer != "speed":
+        return [trial for group in groups for trial in group[:_OF_ONE_SIZE]]
+    finalists: list[Trial] = []
+    for first, *followers in groups:
+        limit = NEAR * first.ratio.value if first.ratio else 0.0
+        kind = first.plan.recipe.steps, type(first.plan.backend)
+        near = (t for t in followers if t.ratio is not None and t.ratio.value < limit)
+        others = (t for t in near if (t.plan.recipe.steps, type(t.plan.backend)) != kind)
+        other = next(others, None)
+        behind = [trial for trial in followers if trial is not other]
+        finalists += [first, *behind] if other is None else [first, other, *behind]
+    return finalists
 
 
 def is_acceptable(trial: Trial, samples: int, plans: int) -> bool:
@@ -56,26 +64,6 @@ def is_acceptable(trial: Trial, samples: int, plans: int) -> bool:
     if not trial.plan.lossy:
         return True
     return trial.score is not None and is_within_reach(trial.score, samples, plans)
-
-
-def _diversify_leaders(ordered: Sequence[Trial]) -> list[Trial]:
-    """Move the best plan of other steps behind the first, if it is near."""
-    first = ordered[0]
-    limit = NEAR * first.ratio.value if first.ratio else 0.0
-    other = next(
-        (
-            trial
-            for trial in ordered[1:]
-            if (trial.plan.recipe.steps, type(trial.plan.backend))
-            != (first.plan.recipe.steps, type(first.plan.backend))
-            and trial.ratio is not None
-            and trial.ratio.value < limit
-        ),
-        None,
-    )
-    if other is None:
-        return list(ordered)
-    return [first, other, *(trial for trial in ordered[1:] if trial is not other)]
 
 
 def _group_leaders(trials: Sequence[Trial], goal: Goal) -> list[list[Trial]]:

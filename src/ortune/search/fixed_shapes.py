@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import catalog, codec
-from ortune.core.step import AS_IS, Transform
+from ortune.core.step import AS_IS, Recipe, Transform
 from ortune.core.trial import Plan, Trial
 from ortune.data.stream import Stream
 from ortune.measurement.job import MAIN
@@ -91,7 +91,9 @@ def note_fixed_shapes(
     if remaining_s <= max(_SHARE * cost, 3 * attempts.pair_seconds):
         attempts.add_note(f"{advice}; its gain was not measured (out of time)")
         return
-    interval = attempts.time_against(space.with_fixed_shapes(plan), plan)
+    steps = plan.recipe.steps or (catalog.load_plugin(Transform, "simplify")(),)  # to fold
+    fixed = Plan(Recipe(plan.recipe.name, (space.fixing, *steps)), plan.backend)
+    interval = attempts.time_against(fixed, plan)
     label = "winner" if winner is not None else "original"
     if interval is None:
         attempts.add_note(f"{advice}; the {label} does not run so")

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Protocol
 
 from ortune.core.acceptance import FASTEST, Goal
-from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.step import Step
@@ -114,20 +113,6 @@ class View:
         """Whether a plan has a trial that was taken this far."""
         trial = self.find_trial(plan)
         return trial is not None and trial.has_reached(effort)
-
-    def has_sound_trial(self, plan: Plan) -> bool:
-        """Whether a plan has a trial, but a single block whose runs waited for a CPU."""
-        trial = self.find_trial(plan)
-        return trial is not None and not trial.is_disturbed_block
-
-    def exact_ratio(self, backend: Backend) -> float:
-        """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
-        ratios = (
-            t.ratio.value
-            for t in self.trials
-            if t.ratio is not None and not t.plan.recipe.lossy and t.plan.backend == backend
-        )
-        return min(ratios, default=1.0)
 
     def list_same_steps(self, plan: Plan) -> Sequence[Trial]:
         """Return the search's trials of a plan's steps, on whatever backend."""

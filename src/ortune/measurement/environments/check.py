@@ -281,31 +281,23 @@ def gpu_problems(
     """
     wanting = {entry.name: cuda_version(entry.distributions) for entry in installed}
     wanting = {name: major for name, major in wanting.items() if major}
+    version = driver.get("driver", "")
+    first = version.partition(".")[0]
+    branch = int(first) if first.isdigit() else 0
+    add = f"ortune doctor env add {'cuda' if branch >= OLDEST['13'] else 'cuda==1.26.0'}"
     if not boards:
         problem = "no NVIDIA driver reports a GPU: CUDA and TensorRT have no device"
         fix = "install NVIDIA's driver; `nvidia-smi` lists the GPUs that it sees"
         return tuple(GpuProblem(name, problem, fix) for name in wanting)
     if not wanting and "onnxruntime-gpu" not in wheels:
         problem = f"nothing here computes on the {boards[0].name}"
-        return (GpuProblem(HERE, problem, f"ortune doctor env add {_fitting_release(driver)}"),)
-    version = driver.get("driver", "")
+        return (GpuProblem(HERE, problem, add),)
     return tuple(
         GpuProblem(
             name,
             f"driver {version} is too old for CUDA {major}, which wants {OLDEST[major]} or later",
-            f"update the driver, or `ortune doctor env add {_fitting_release(driver)}`",
+            f"update the driver, or `{add}`",
         )
         for name, major in wanting.items()
-        if _driver_branch(version) < OLDEST.get(major, 0)
+        if branch < OLDEST.get(major, 0)
     )
-
-
-def _fitting_release(driver: Mapping[str, str]) -> str:
-    """Return the release of the table for a driver."""
-    return "cuda" if _driver_branch(driver.get("driver", "")) >= OLDEST["13"] else "cuda==1.26.0"
-
-
-def _driver_branch(version: str) -> int:
-    """Return the branch of a driver: its first number."""
-    first = version.partition(".")[0]
-    return int(first) if first.isdigit() else 0

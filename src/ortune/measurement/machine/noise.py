@@ -21,18 +21,10 @@ from ortune.measurement.machine.counters import (
     Snapshot,
     Throttle,
     read_machine_settings,
-    take_snapshot,
 )
-
-__all__ = [
-    "Advice",
-    "Judgement",
-    "Record",
-    "compare_snapshots",
-    "judge_noise",
-    "read_current_state",
-    "take_snapshot",
-]
+from ortune.measurement.machine.counters import (
+    take_snapshot as take_snapshot,
+)
 
 OTHERS = 0.1
 """Share of the CPUs that others may use before it is worth a word."""

@@ -180,17 +180,14 @@ def iterate_blocks(
                     remaining.remove(contestant)
                 else:
                     halves[-1][contestant] = result
-        yield {
-            contestant: _join_bursts(halves[0][contestant], halves[1][contestant])
-            for contestant in remaining
-        }
-
-
-def _join_bursts(first: Burst, second: Burst) -> Burst:
-    readings = [b.neighbours for b in (first, second) if b.neighbours is not None]
-    return replace(
-        first,
-        latency_ns=first.latency_ns + second.latency_ns,
-        waited=first.waited + second.waited,
-        neighbours=fmean(readings) if readings else None,
-    )
+        block = {}
+        for contestant in remaining:
+            first, second = (half[contestant] for half in halves)
+            readings = [b.neighbours for b in (first, second) if b.neighbours is not None]
+            block[contestant] = replace(
+                first,
+                latency_ns=first.latency_ns + second.latency_ns,
+                waited=first.waited + second.waited,
+                neighbours=fmean(readings) if readings else None,
+            )
+        yield block

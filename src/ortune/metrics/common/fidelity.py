@@ -80,7 +80,19 @@ class Fidelity(Metric):
 
     def average_expected(self, expected: Iterable[Tensors]) -> Tensors | None:
         """Return the mean of the outputs where groups are compared with it."""
-        return average_outputs(expected) if self.groups else None
+        if not self.groups:
+            return None
+        averages: dict[str, Average] = {}
+        dropped: set[str] = set()  # text, and what changes its rank
+        for tensors in expected:
+            for name, array in tensors.items():
+                values = _read_numbers(array)
+                average = averages.get(name)
+                if values is None or (average and average.rank != values.ndim):
+                    dropped.add(name)
+                elif name not in dropped:
+                    averages.setdefault(name, Average(values)).add(values)
+        return {name: average.mean() for name, average in averages.items() if name not in dropped}
 
     def record_about(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors, mean: Tensors | None
@@ -96,7 +108,13 @@ class Fidelity(Metric):
         """Say which group does not follow the original, whatever share of the samples is alike."""
         if not self.groups or not len(records) or not (length := int(records[0, -1])):
             return ""
-        return find_unlike_group(self.groups, records[:, -1 - length : -1], self.follows_db)
+        decibels, group = find_worst_group(self.groups, records[:, -1 - length : -1])
+        if decibels >= self.follows_db:
+            return ""
+        return (
+            f"{group} does not follow the original: SNR {decibels:.1f} dB (of its variation), at "
+            f"least {self.follows_db:g} dB needed"
+        )
 
     def select_outputs(self, expected: Tensors) -> list[str]:
         """Return the names of the outputs that count. Raises BadData: there is no such output."""
@@ -167,25 +185,10 @@ class Average:
         return np.asarray(self._total / np.maximum(self._count, 1), np.float64)
 
 
-def average_outputs(samples: Iterable[Tensors]) -> Tensors:
-    """Return name -> what an output is on average, float64; none of text or of changing rank."""
-    averages: dict[str, Average] = {}
-    dropped: set[str] = set()
-    for tensors in samples:
-        for name, array in tensors.items():
-            values = _read_numbers(array)
-            average = averages.get(name)
-            if values is None or (average and average.rank != values.ndim):
-                dropped.add(name)
-            elif name not in dropped:
-                averages.setdefault(name, Average(values)).add(values)
-    return {name: average.mean() for name, average in averages.items() if name not in dropped}
-
-
 def measure_groups(
     entries: Sequence[str], expected: Tensors, actual: Tensors, mean: Tensors
 ) -> list[float]:
-    """Return what one sample adds to each group, for `find_unlike_group`.
+    """Return what one sample adds to each group, for `find_worst_group`.
 
     Of each entry: the number of its groups, then for each how far the original lies from `mean`,
     then for each the noise, both as powers, then for each whether it is loud enough to be judged.
@@ -193,7 +196,7 @@ def measure_groups(
 
     Args:
         entries: See `parse_group`.
-        mean: See `average_outputs`.
+        mean: See `Fidelity.average_expected`.
     """
     row: list[float] = []
     for name, axis, is_probable in map(parse_group, entries):
@@ -223,25 +226,12 @@ def measure_groups(
     return row
 
 
-def find_unlike_group(entries: Sequence[str], records: Floats, least: float = FOLLOWS_DB) -> str:
-    """Say which group follows the original least, if that is not enough; else return nothing.
+def find_worst_group(entries: Sequence[str], records: Floats) -> tuple[float, str]:
+    """Return how far the worst group's noise lies below its range, dB; infinity for none.
 
     Args:
-        entries: See `parse_group`.
         records: Rows of `measure_groups`, one a sample.
-        least: What a group's variation is above its noise at least, in dB.
     """
-    decibels, group = find_worst_group(entries, records)
-    if decibels >= least:
-        return ""
-    return (
-        f"{group} does not follow the original: SNR {decibels:.1f} dB (of its variation), at "
-        f"least {least:g} dB needed"
-    )
-
-
-def find_worst_group(entries: Sequence[str], records: Floats) -> tuple[float, str]:
-    """Return how far the worst group's noise lies below its range, dB; infinity for none."""
     totals, at = np.nansum(records, axis=0), 0
     worst, place = math.inf, ""
     for entry in entries:

@@ -47,18 +47,16 @@ def list_screening_plans(view: View) -> Iterator[Candidate]:
     unpadded = view.space.without_padding(original)
     if unpadded is not None:
         yield Candidate(unpadded, "screen", "the original, padding cut off")
-    plans = [Plan(AS_IS, backend) for backend in _list_variants(view.space)]
-    for place in dict.fromkeys(map(_screening_key, plans)):
-        alike = (plan for plan in plans if _screening_key(plan) == place)
+    by_place: dict[tuple[str, int], list[Plan]] = {}
+    for backend in _list_variants(view.space):
+        place = backend_precision(backend), backend.threads
+        by_place.setdefault(place, []).append(Plan(AS_IS, backend))
+    for alike in by_place.values():
         plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
             yield Candidate(
                 plan, "screen", f"the original on {label_backend(plan.backend, original.backend)}"
             )
-
-
-def _screening_key(plan: Plan) -> tuple[str, int]:
-    return backend_precision(plan.backend), plan.backend.threads
 
 
 def list_candidates(view: View) -> list[Candidate]:

@@ -394,7 +394,12 @@ def _estimate_mixture_gain(log_ratio: Normal, utilization: float, plan: Plan, vi
         return 0.0
     over = max(1.0, (utilization - least) / (1 - least))
     back = 1 - over**-_GIVEN_BACK
-    plain = max(log_ratio.mean, math.log(view.exact_ratio(plan.backend)))
+    exact = (
+        t.ratio.value
+        for t in view.trials
+        if t.ratio is not None and not t.plan.recipe.lossy and t.plan.backend == plan.backend
+    )
+    plain = max(log_ratio.mean, math.log(min(exact, default=1.0)))
     slower = back * (plain - log_ratio.mean)
     sd = math.hypot(log_ratio.sd, min(_SPREAD, _MEASURED + slower / 2))
     return _SUCCEEDS * Normal(log_ratio.mean + slower, sd).improvement_over(math.log(view.to_beat))

@@ -29,14 +29,11 @@ def log_budget_utilization(score: Score, budget: Budget) -> float:
     over = _raw_utilization(score, budget)
     if math.isnan(over):
         return MOST
-    value = math.log(over) / _utilization_power(budget) if over > 0 else LEAST
+    power = 2 if budget.metric.decibels else 1
+    value = math.log(over) / power if over > 0 else LEAST
     value = min(MOST, max(LEAST, value))
     fails = score.verdict is Verdict.FAILS
     return max(value, _TOUCHING) if fails else min(value, -_TOUCHING)
-
-
-def _utilization_power(budget: Budget) -> int:
-    return 2 if budget.metric.decibels else 1
 
 
 def _raw_utilization(score: Score, budget: Budget) -> float:
@@ -82,7 +79,7 @@ def budget_utilization(score: Score, budget: Budget) -> float:
 
 def utilization_from_log(log_utilization: float, budget: Budget) -> float:
     """Return what is lost at a strain, in the measure of `budget_utilization`."""
-    return math.exp(_utilization_power(budget) * log_utilization)
+    return math.exp((2 if budget.metric.decibels else 1) * log_utilization)
 
 
 def float_utilization(view: View, backend: Backend) -> float:

@@ -89,7 +89,8 @@ def measure_plan(
             low = stats.latency_ratio(measured.pairs, stats.SEARCHING).low
             may_win = scored == "unless slower" and low < HOPELESS and not stop_rule.why
             if scored == "always" or may_win:
-                scores = score_plan(context, worker, plan, part, run_ns=_run_ns(pair), plans=None)
+                longest = max(pair.blocks[-1].candidate.latency_ns)
+                scores = score_plan(context, worker, plan, part, run_ns=longest, plans=None)
             blank = replace(blank, stopped=stop_rule.why)
     except WorkerFailed as error:
         if isinstance(error, BaselineFailed) and error.interruption is not Interruption.LINK:
@@ -148,13 +149,13 @@ def measure_finalist(
         with closing(fresh):
             for fresh_pair in fresh:
                 if not timed:
-                    first, quick = fresh_pair, _run_ns(fresh_pair.pair)
+                    first = fresh_pair
                     scores = former_scores or score_plan(
                         context,
                         fresh_pair.candidate,
                         trial.plan,
                         *parts,
-                        run_ns=quick,
+                        run_ns=max(fresh_pair.pair.blocks[-1].candidate.latency_ns),
                         plans=plans,
                         keep_as=trial.key if kept else "",
                     )
@@ -228,11 +229,6 @@ class _RecordingStop:
         if self.rule is not None:
             self.why = self.rule(pair, done)
         return self.why
-
-
-def _run_ns(pair: Pair) -> int:
-    """Return the longest entry of a plan's last block."""
-    return max(pair.blocks[-1].candidate.latency_ns)
 
 
 def _make_blank(key: str, plan: Plan, part: str, files: Files) -> Trial:

@@ -88,8 +88,9 @@ def judge_file(
     if len(files.paths) == 1:
         ends = time.monotonic() + _BISECT_SHARE * seconds
         with open_temporary_folder() as folder:
-            search = _PairSearch(files.paths, judge, Path(folder), ends)
-            pairs = search.find_pairs([tuple(entry.pairs) for entry in former if entry.pairs])
+            (path,) = files.paths.values()
+            known = [tuple(entry.pairs) for entry in former if entry.pairs]
+            pairs = judge.find_pairs(path, known, Path(folder), ends)
     if backend.lossy and not pairs:
         return trial
     misreading = Misreading(backend.title, version, pairs)
@@ -131,54 +132,51 @@ class _Judge:
         except (OrtuneError, WorkerFailed):
             return None
 
+    def find_pairs(
+        self, path: Path, former: Sequence[tuple[str, ...]], folder: Path, ends: float
+    ) -> dict[str, str]:
+        """Return tensor -> what stands around its pair; empty where no few pairs are to blame.
 
-class _PairSearch:
-    """Looks for the pairs without which a plan's runtime keeps the budget."""
-
-    def __init__(
-        self, paths: Mapping[str, Path], judge: _Judge, folder: Path, ends: float
-    ) -> None:
-        ((self._name, self._path),) = paths.items()
-        self._judge, self._draft, self._ends = judge, folder / "without.onnx", ends
-        model = file.load(self._path)
+        Args:
+            path: The only file, without whose pairs the plan's runtime keeps the budget.
+            former: Pairs of earlier plans, which are tried first.
+        """
+        model = file.load(path)
         edit.inline_functions(model)
-        self._around = {
-            name: _describe_pair(nodes[0]) for name, nodes in map_activation_pairs(model).items()
-        }
+        pairs = map_activation_pairs(model).items()
+        around = {name: _describe_pair(nodes[0]) for name, nodes in pairs}
 
-    def find_pairs(self, former: Sequence[tuple[str, ...]]) -> dict[str, str]:
-        """Return tensor -> what stands around its pair; empty where no few pairs are to blame."""
-        names = list(self._around)
-        if not names or self._works_without(()):
+        def works_without(names: Sequence[str]) -> bool:
+            cut = path
+            if names:
+                less = file.load(path)
+                _make_step(names).apply(less, {})
+                cut = file.save(less, folder / "without.onnx", durable=False)
+            score = self.score_files(dict.fromkeys(self.context.models, cut), self.plan.backend)
+            return score is not None and score.verdict is not Verdict.FAILS
+
+        names, blamed = list(around), list[str]()
+        if not names or works_without(()):
             return {}
-        for pairs in former:
-            if set(pairs) <= set(names) and self._works_without(pairs):
-                return {name: self._around[name] for name in pairs}
-        if not self._works_without(names):
+        for known in former:
+            if set(known) <= set(names) and works_without(known):
+                return {name: around[name] for name in known}
+        if not works_without(names):
             return {}
-        while len(blamed) < _MOST and time.monotonic() < self._ends:
+        while len(blamed) < _MOST and time.monotonic() < ends:
             # The last of those that have to go beside the blamed ones, counted from the input.
             low, high = 0, len(names)
-            while high - low > 1 and time.monotonic() < self._ends:
+            while high - low > 1 and time.monotonic() < ends:
                 middle = (low + high) // 2
-                if self._works_without([*blamed, *names[:middle]]):
+                if works_without([*blamed, *names[:middle]]):
                     high = middle
                 else:
                     low = middle
             blamed.append(names[high - 1])
             names = names[: high - 1]
-            if self._works_without(blamed):
-                return {name: self._around[name] for name in reversed(blamed)}
+            if works_without(blamed):
+                return {name: around[name] for name in reversed(blamed)}
         return {}
-
-    def _works_without(self, names: Sequence[str]) -> bool:
-        path = self._path
-        if names:
-            model = file.load(path)
-            _make_step(names).apply(model, {})
-            path = file.save(model, self._draft, durable=False)
-        score = self._judge.score_files({self._name: path}, self._judge.plan.backend)
-        return score is not None and score.verdict is not Verdict.FAILS
 
 
 def _describe_pair(node: ir.Node) -> str:

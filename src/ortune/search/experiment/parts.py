@@ -277,7 +277,9 @@ class Original:
                 enough_s = len(part) / scale * _SHARE * self.quick_ns / 1e9
                 used = f"{len(thinned[name]):,} of {len(part):,} {_NOUNS.get(name, name)} samples"
                 time_s = f"{self.experiment.time:.0f} s suffice"
-                more = f"--time {_format_time(enough_s)} uses all"
+                minutes = math.ceil(enough_s / 60)
+                enough = f"{math.ceil(enough_s)}s" if enough_s < 100 else f"{minutes}m"
+                more = f"--time {enough} uses all"
                 self.sink(Note(f"using {used} so that {time_s} ({more})"))
         return thinned
 
@@ -400,11 +402,6 @@ class Original:
             more = "more --time" if independent >= least else more
             text += f", too few to prove the accuracy budget; {more} would let it be proved"
         return "; ".join(filter(None, (text, fine)))
-
-
-def _format_time(seconds: float) -> str:
-    """Write seconds as ``--time`` takes them, at least as long: ``45s``, ``5m``."""
-    return f"{math.ceil(seconds)}s" if seconds < 100 else f"{math.ceil(seconds / 60)}m"
 
 
 def _find_shared_groups(feeds: Feeds) -> tuple[str, ...] | None:

@@ -20,6 +20,7 @@ from ortune.core.atomic_write import open_draft
 from ortune.core.errors import BadSettings, summarize_error
 from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.plugins import codec
+from ortune.core.plugins.user_function import digest_file
 
 _MOST = 64 * 2**20
 """Bytes of an entry."""
@@ -99,7 +100,7 @@ class SharedCache:
             folder.mkdir(parents=True, exist_ok=True)
             with open_draft(folder / name, durable=False) as draft:
                 system.get_file(f"{root}/blobs/{digest}", str(draft))
-                if _digest_file(draft) != digest:
+                if digest_file(draft) != digest:
                     self._refused.add(digest)
                     raise ValueError(f"blob {digest[:12]} does not match its digest: refused")
         return True
@@ -110,7 +111,7 @@ class SharedCache:
         system, root = self._open()
         files = {}
         for path in (folder / name for name in names if (folder / name).is_file()):
-            files[path.name] = _digest_file(path)
+            files[path.name] = digest_file(path)
             place = f"{root}/blobs/{files[path.name]}"
             if files[path.name] in self._refused or not system.exists(place):
                 self._write(place, partial(system.put_file, str(path)))
@@ -156,11 +157,6 @@ class SharedCache:
                 self._warnings.add(text)
                 self.sink(Note(text, warning=True))
             return None
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest_text(body: Any) -> str:

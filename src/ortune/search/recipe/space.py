@@ -273,12 +273,6 @@ class Space:
             return None
         return Plan(plan.recipe, self.buckets.wrap_backend(plan.backend))
 
-    def with_fixed_shapes(self, plan: Plan) -> Plan:
-        """Return a plan whose inputs have the samples' sizes for good, and what follows folded."""
-        assert self.fixing is not None
-        steps = plan.recipe.steps or (catalog.load_plugin(Transform, "simplify")(),)
-        return Plan(Recipe(plan.recipe.name, (self.fixing, *steps)), plan.backend)
-
     def is_unpadded(self, plan: Plan) -> bool:
         """Whether a plan runs behind the buckets; those that the user asked for do not count."""
         return self.buckets is not None and isinstance(plan.backend, Bucketed)
