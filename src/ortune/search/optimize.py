@@ -22,7 +22,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.cluster import is_ray
 from ortune.core.custom_ops import add_custom_ops
 from ortune.core.errors import BadData, BadSettings, OrtuneError, find_interruption
-from ortune.core.event import Note, Sink, TimeLeft
+from ortune.core.event import Note, TimeLeft
 from ortune.core.fields import make_paths
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse_plugin
@@ -136,18 +136,15 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
         request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
-        repeat, kept = _format_repeat(request, baseline), root / settings.REPEAT
+        names = map(str, make_paths(request.model))  # a function in the place of a file is no path
+        model = [name if is_function(name) else Path(name) for name in names]
+        repeated = replace(request, model=model, baseline=baseline, out=Path(request.out))
+        repeat = settings.format_settings(repeated, but=_OF_A_CALL)
+        kept = root / settings.REPEAT
         if not again and is_finished(root) and kept.is_file() and kept.read_text() == repeat:
             return read_study(root)
         write_text(kept, repeat)
         exact = request.data is None and not request.evaluate
-        header = read_header(root)
-        assert header is not None, "a prepared run has a header"
-        context = replace(
-            context,
-            by_operator=header.by_operator,
-            by_region=request.regions and header.by_region,
-        )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
         context = use_other_machines(context, request)
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
@@ -217,28 +214,23 @@ def _search(
             write_ending(context.root, ending)
         if rows and read_study(context.root).finished != "interrupted":
             from_torch.compare_module(context, rows, request.sink)
-        return _write_samples(context, request.sink)
+        study = read_study(context.root)
+        try:
+            if study.finished == "interrupted":
+                golden.write_inputs(context)
+            else:
+                golden.write_golden_samples(study, context)
+        except (OrtuneError, OSError) as error:  # where there is no room for them
+            cause = find_interruption(error)
+            if cause is None:
+                raise
+            request.sink(Note(f"no golden samples were written: {cause}", warning=True))
+            return _end_early(study)
+        return study
     except KeyboardInterrupt:
         if not read_trials(context.root):
             raise
         return _end_early(read_study(context.root))
-
-
-def _write_samples(context: Context, sink: Sink) -> Study:
-    """Write golden samples and return the study: an interrupted one where there is no room."""
-    study = read_study(context.root)
-    try:
-        if study.finished == "interrupted":
-            golden.write_inputs(context)
-        else:
-            golden.write_golden_samples(study, context)
-    except (OrtuneError, OSError) as error:
-        cause = find_interruption(error)
-        if cause is None:
-            raise
-        sink(Note(f"no golden samples were written: {cause}", warning=True))
-        return _end_early(study)
-    return study
 
 
 def _end_early(study: Study) -> Study:
@@ -263,14 +255,6 @@ def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> Non
             f"{names[0]} is your own code, which does not run on a device",
             fix="leave it out, or leave out --executor and --devices",
         )
-
-
-def _format_repeat(request: Optimize, baseline: Backend) -> str:
-    """Write the settings that repeat the run; a function in the place of a file is no path."""
-    names = map(str, make_paths(request.model))
-    model = [name if is_function(name) else Path(name) for name in names]
-    repeat = replace(request, model=model, baseline=baseline, out=Path(request.out))
-    return settings.format_settings(repeat, but=_OF_A_CALL)
 
 
 def select_targets(

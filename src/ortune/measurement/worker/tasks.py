@@ -122,9 +122,12 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
     alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
     session = next(iter(bench.sessions.values()))
     clock = session.clock
-    start, meter = clock(), _NeighbourMeter()
+    start, before, began = clock(), _count_others_s(), time.monotonic()
     driven = bench.job.workload.drive(bench, Span(at, runs, each, drop))
-    neighbours = meter.read()
+    now, seconds = _count_others_s(), time.monotonic() - began
+    neighbours = None
+    if isinstance(session, InProcess) and now is not None and before is not None:
+        neighbours = round((now - before) / max(seconds, 1e-9), 4)
     bench.runs += driven.runs
     if driven.details:
         bench.details.append(driven.details)
@@ -133,27 +136,14 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
         "waited": list(driven.waited),
         "spent_ns": max(clock() - start, sum(driven.latency_ns)),
         "alike": alike,
-        "neighbours": neighbours if isinstance(session, InProcess) else None,
+        "neighbours": neighbours,
     }
 
 
-class _NeighbourMeter:
-    """CPUs that other processes have used since its making."""
-
-    def __init__(self) -> None:
-        self._before, self._began = self._count_seconds(), time.monotonic()
-
-    def read(self) -> float | None:
-        """Return them; None where the kernel hides what all processes use."""
-        now, seconds = self._count_seconds(), time.monotonic() - self._began
-        if now is None or self._before is None:
-            return None
-        return round((now - self._before) / max(seconds, 1e-9), 4)
-
-    @staticmethod
-    def _count_seconds() -> float | None:
-        busy, _, _ = read_cpu_seconds(LIVE, frozenset(usable_cpus()))
-        return None if busy is None else busy - time.process_time()
+def _count_others_s() -> float | None:
+    """Return the CPU seconds of other processes so far; None where the kernel hides them."""
+    busy, _, _ = read_cpu_seconds(LIVE, frozenset(usable_cpus()))
+    return None if busy is None else busy - time.process_time()
 
 
 def details(bench: Workbench) -> dict[str, Any]:

@@ -75,15 +75,29 @@ class Arrivals(Workload):
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Serve one schedule; the span says where in the cycle its samples begin."""
         due = self.schedule_arrivals(span.at)
-        desk = _Desk(due, span, int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1])))
+        patience = int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1]))
+        tickets = itertools.count()  # one queue of calls, in order of arrival, for all lanes
         waiting = lane_threads.RunQueueMeter(rig.lanes[0])
         dropped = sum(lane_threads.settle_lane(lane, span) for lane in rig.lanes)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
-        desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
-        served = itertools.chain(*lane_threads.run_lanes(rig.lanes, desk.serve_calls, waiting))
+        zeros = {id(lane): lane.clock() for lane in rig.lanes}
+
+        def serve_calls(lane: Lane) -> list[tuple[int, int, int]]:
+            """Take calls until none is left: (call, start, end) of each, ns from the zero."""
+            zero, served = zeros[id(lane)], []
+            while (call := next(tickets)) < len(due):
+                lane.until(zero + due[call])
+                start = lane.clock() - zero
+                if start > patience:
+                    break
+                lane_threads.run_positions(lane, span.at + call)
+                served.append((call, start, lane.clock() - zero))
+            return served
+
+        served = itertools.chain(*lane_threads.run_lanes(rig.lanes, serve_calls, waiting))
         end = {call: (start, done) for call, start, done in served}
         latency = [
-            end[call][1] - moment if call in end else max(1, desk.end - moment)
+            end[call][1] - moment if call in end else max(1, patience - moment)
             for call, moment in enumerate(due)
         ]
         details = {
@@ -130,28 +144,6 @@ class Arrivals(Workload):
             **summarize_tails([ns for detail in details for ns in detail["queued_ns"]], "queued"),
             "notes": notes,
         }
-
-
-class _Desk:
-    """One queue of calls, in order of arrival, that all lanes take from."""
-
-    def __init__(self, due: Sequence[int], span: Span, end: int) -> None:
-        self._due, self._span, self.end = due, span, end
-        self._tickets = itertools.count()
-        self.zero: dict[int, int] = {}
-
-    def serve_calls(self, lane: Lane) -> list[tuple[int, int, int]]:
-        """Take calls until none is left: (call, start, end) of each, ns from the zero."""
-        zero = self.zero[id(lane)]
-        served = []
-        while (call := next(self._tickets)) < len(self._due):
-            lane.until(zero + self._due[call])
-            start = lane.clock() - zero
-            if start > self.end:
-                break
-            lane_threads.run_positions(lane, self._span.at + call)
-            served.append((call, start, lane.clock() - zero))
-        return served
 
 
 def _compute_rate(details: Sequence[Mapping[str, Any]], name: str) -> float:

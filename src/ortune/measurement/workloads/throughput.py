@@ -47,17 +47,40 @@ class Throughput(Workload):
         """Deal the span's runs out to the lanes and let them go at once."""
         lanes = rig.lanes
         total = max(span.total, len(lanes))
-        race = _Race(lanes, span, total)
+        start = threading.Barrier(len(lanes))
+        through, company, dropped = list[Lane](), list[Lane](), list[int]()
+
+        def run_lane(lane: Lane) -> list[int]:
+            """Return the nanoseconds of each run of a lane's share."""
+            try:
+                dropped.append(lane_threads.settle_lane(lane, span))
+                start.wait()
+                times: list[int] = []
+                last = lane.clock()
+                for turn in range(lanes.index(lane), total, len(lanes)):
+                    lane_threads.run_positions(lane, span.at + turn)
+                    now = lane.clock()
+                    times.append(now - last)
+                    last = now
+                through.append(lane)
+                while len(through) < len(lanes) and not start.broken:  # until all are through
+                    lane_threads.run_positions(lane, span.at)
+                    company.append(lane)
+            except BaseException:
+                start.abort()
+                raise
+            return times
+
         waiting = lane_threads.RunQueueMeter(lanes[0])
-        times = lane_threads.run_lanes(lanes, race.run_lane, waiting)
+        times = lane_threads.run_lanes(lanes, run_lane, waiting)
         rates = [len(ns) / max(1, sum(ns)) for ns in times]
         entry = max(1, round(1 / sum(rates)))
         details = {
             "sessions": len(lanes),
             "runs_ns": [ns for lane_times in times for ns in lane_times],
         }
-        share = waiting.share()
-        return Driven([entry] * span.runs, [share] * span.runs, race.runs, details)
+        runs, share = total + sum(dropped) + len(company), waiting.share()
+        return Driven([entry] * span.runs, [share] * span.runs, runs, details)
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
@@ -70,39 +93,3 @@ class Throughput(Workload):
             "sessions": details[0]["sessions"] if details else None,
             **summarize_tails(runs, "run"),
         }
-
-
-class _Race:
-    """One burst: every lane runs its share, and goes on until all are through."""
-
-    def __init__(self, lanes: Sequence[Lane], span: Span, total: int) -> None:
-        self._lanes, self._span, self._total = lanes, span, total
-        self._start = threading.Barrier(len(lanes))
-        self._through: list[Lane] = []
-        self._company: list[Lane] = []
-        self._dropped: list[int] = []
-
-    @property
-    def runs(self) -> int:
-        return self._total + sum(self._dropped) + len(self._company)
-
-    def run_lane(self, lane: Lane) -> list[int]:
-        """Return the nanoseconds of each run of a lane's share."""
-        try:
-            self._dropped.append(lane_threads.settle_lane(lane, self._span))
-            self._start.wait()
-            times: list[int] = []
-            last = lane.clock()
-            for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
-                lane_threads.run_positions(lane, self._span.at + turn)
-                now = lane.clock()
-                times.append(now - last)
-                last = now
-            self._through.append(lane)
-            while len(self._through) < len(self._lanes) and not self._start.broken:
-                lane_threads.run_positions(lane, self._span.at)
-                self._company.append(lane)
-        except BaseException:
-            self._start.abort()
-            raise
-        return times

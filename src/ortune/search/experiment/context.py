@@ -83,8 +83,8 @@ class Context:
         provable: Something can be proved against the original.
         agreement: Whether the original agrees with itself.
         yielded: The group of each sample of an evaluate function; None of one without groups.
-        by_operator: Operator -> its share of the original's time, from the run's header.
-        by_region: Whether plans may differ in precision by region, from there too.
+        by_operator: Operator -> its share of the original's time.
+        by_region: Whether plans may differ in precision by region.
         deadlines: Of a plan's requests, by what the original took.
         shared: Where measurements of like machines may be.
         ahead: What other nodes build meanwhile; None without a cluster.

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +39,6 @@ from ortune.measurement.timing.pairs import (
     BaselineFailed,
     Effort,
     LivePair,
-    Stop,
     fresh_pairs,
     time_pair,
 )
@@ -74,7 +73,13 @@ def measure_plan(
     """
     began, blank = time.perf_counter(), _make_blank(key, plan, part.name, files)
     scores: tuple[Score, ...] = ()
-    stop_rule = _RecordingStop(effort.stop)
+    rule, stopped = effort.stop, ""
+
+    def stop(pair: Pair, done: float | None = None) -> str:
+        nonlocal stopped
+        stopped = "" if rule is None else rule(pair, done)
+        return stopped
+
     try:
         with start_worker(context, files.paths, plan.backend, part.name) as worker:
             worker.take_turns_with(baseline)
@@ -82,16 +87,16 @@ def measure_plan(
             pair = time_pair(
                 baseline,
                 worker,
-                replace(effort, stop=stop_rule if effort.stop else None),
+                replace(effort, stop=stop if rule else None),
                 lambda partial_pair, done: sink(Timing(partial_pair, done)),
             )
             measured = make_measurement(started, [pair])
             low = stats.latency_ratio(measured.pairs, stats.SEARCHING).low
-            may_win = scored == "unless slower" and low < HOPELESS and not stop_rule.why
+            may_win = scored == "unless slower" and low < HOPELESS and not stopped
             if scored == "always" or may_win:
                 longest = max(pair.blocks[-1].candidate.latency_ns)
                 scores = score_plan(context, worker, plan, part, run_ns=longest, plans=None)
-            blank = replace(blank, stopped=stop_rule.why)
+            blank = replace(blank, stopped=stopped)
     except WorkerFailed as error:
         if isinstance(error, BaselineFailed) and error.interruption is not Interruption.LINK:
             raise
@@ -216,19 +221,6 @@ def _record_side(
         return None
     write_kernels(context.root, key, recorded)
     return recorded
-
-
-@dataclass
-class _RecordingStop:
-    """A rule that stops a trial, and what it said."""
-
-    rule: Stop | None
-    why: str = ""
-
-    def __call__(self, pair: Pair, done: float | None = None) -> str:
-        if self.rule is not None:
-            self.why = self.rule(pair, done)
-        return self.why
 
 
 def _make_blank(key: str, plan: Plan, part: str, files: Files) -> Trial:

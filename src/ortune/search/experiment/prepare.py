@@ -78,9 +78,7 @@ def prepare_context(
         if experiment.budget is not None and not experiment.evaluate:
             requested_job = replace(requested_job, budget=experiment.budget)
         _refuse_changes(root, describe_difference(header.job, requested_job))
-    facts = {
-        name: model_facts.read_facts(file.load(path), read=True) for name, path in models.items()
-    }
+    facts = {n: model_facts.read_facts(file.load(path), read=True) for n, path in models.items()}
     feeding = _read_feeding(experiment, facts, root, header, sink).move_to(root / "data")
     agreement, experiment = _judge_agreement(experiment, facts, feeding, header, sink)
     baseline, deadlines, timeout_s = _measure_original(
@@ -128,6 +126,8 @@ def prepare_context(
         agreement=agreement,
         provable=baseline.provable,
         yielded=baseline.yielded,
+        by_operator=baseline.by_operator,
+        by_region=by_region and (header is None or header.by_region),
         deadlines=deadlines,
     )
 
