@@ -16,7 +16,7 @@ from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.search.experiment.context import Context, ScoredPart
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material
 from tests.unit import studies
 
 

@@ -22,8 +22,7 @@ from ortune.core.step import Quantizer, Recipe
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.search.recipe.ahead import BuildsAhead
 from ortune.search.recipe.build import build_in
-from ortune.search.recipe.built import find_build
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material, find_build
 
 ray = pytest.importorskip("ray")
 Cluster = pytest.importorskip("ray.cluster_utils").Cluster

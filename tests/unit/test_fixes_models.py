@@ -36,7 +36,7 @@ from ortune.measurement.executors import open_devices
 from ortune.measurement.workloads.loadgen import read_results
 from ortune.metrics.common.detection import read_detections
 from ortune.metrics.common.fidelity import parse_group
-from ortune.metrics.common.pooling import find_vectors
+from ortune.metrics.common.outputs import find_vectors
 from ortune.quantizers.calibration.reuse import load_ranges
 from ortune.quantizers.common.weights.blockwise import compute_order
 from ortune.quantizers.observers.moments import LayerMoments

@@ -27,8 +27,7 @@ from ortune.data.sequences.generation import (
     generate_tokens,
 )
 from ortune.data.sequences.pairs import StatePair
-from ortune.metrics.common.outputs import compute_softmax
-from ortune.metrics.common.pooling import find_vectors, pool_sentences
+from ortune.metrics.common.outputs import compute_softmax, find_vectors, pool_sentences
 
 Kind: TypeAlias = Literal["vector", "class", "words", "masks", "span", "text"]
 TAKE_PAIRS = frozenset({hub.TEXT_CLASSES, hub.QUESTIONS, hub.FEATURES})

@@ -10,7 +10,7 @@ from ortune.core.hub import Pooling
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
-from ortune.metrics.common.pooling import compute_cosines, find_vectors, pool_sentences
+from ortune.metrics.common.outputs import compute_cosines, find_vectors, pool_sentences
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from ortune.core.hub import Pooling
 from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
-from ortune.metrics.common.outputs import Floats
-from ortune.metrics.common.pooling import compute_cosines, find_vectors, pool_sentences
+from ortune.metrics.common.outputs import Floats, compute_cosines, find_vectors, pool_sentences
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ from ortune.measurement.process import Worker, WorkerFailed, query_capabilities
 from ortune.measurement.timing.operators import record_kernels
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.quantizers.drop_pairs import DropPairs
+from ortune.search.recipe.built import Material
 from ortune.search.recipe.editing import EditSession
-from ortune.search.recipe.material import Material
 from ortune.search.recipe.space import make_clean_recipe
 
 _TIMEOUT_S = 600

@@ -37,8 +37,7 @@ from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement import peaks as roofs
 from ortune.measurement.process import query_capabilities, require_backend, single_model_job
-from ortune.measurement.timing.operators import SAME_WORK, find_main_source
-from ortune.measurement.timing.profiled import Runs, profile_model
+from ortune.measurement.timing.operators import SAME_WORK, Runs, find_main_source, profile_model
 from ortune.measurement.workloads.latency import Latency
 
 _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})

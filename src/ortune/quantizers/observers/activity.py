@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer
 from ortune.core.plugins.bounds import ANY
-from ortune.measurement.statistics.extent import ChannelExtents
+from ortune.measurement.statistics.histogram import ChannelExtents
 
 
 @dataclass(frozen=True)

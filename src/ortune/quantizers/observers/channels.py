@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.observer import Accumulator, Observer
-from ortune.measurement.statistics.extent import ChannelExtents
+from ortune.measurement.statistics.histogram import ChannelExtents
 
 
 @dataclass(frozen=True)

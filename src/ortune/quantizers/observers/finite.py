@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.statistics.extent import Extent
+from ortune.measurement.statistics.histogram import Extent
 
 
 @dataclass(frozen=True)

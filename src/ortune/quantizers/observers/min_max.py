@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.core.plugins.bounds import SHARE
-from ortune.measurement.statistics.extent import Extent, make_symmetric
+from ortune.measurement.statistics.histogram import Extent, make_symmetric
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Accumulator, Moments, Observer, Range
 from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.graph.shapes.windows import Windows
-from ortune.measurement.statistics.extent import Extent
+from ortune.measurement.statistics.histogram import Extent
 
 BLOCK = 2048
 """Vectors gathered at a time."""

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Range
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.statistics.extent import make_symmetric
-from ortune.measurement.statistics.histogram import Clipping, Histogram, fold_counts
+from ortune.measurement.statistics.histogram import (
+    Clipping,
+    Histogram,
+    fold_counts,
+    make_symmetric,
+)
 
 BINS = 2048
 

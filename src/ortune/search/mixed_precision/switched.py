@@ -26,7 +26,7 @@ from ortune.search.mixed_precision.grouping import (
     find_neighbours,
     find_regions,
 )
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material
 from ortune.transforms.raise_opset import RaiseOpset
 
 _NOT_COMPARED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR)

@@ -27,8 +27,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.io import file
 from ortune.measurement.executors import KIND
 from ortune.search.recipe.build import build_in, is_crossing
-from ortune.search.recipe.built import find_build, list_file_names, steps_key
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material, find_build, list_file_names, steps_key
 
 _LOOK_S = 0.5
 """Between two looks at the clock while a build is waited for."""

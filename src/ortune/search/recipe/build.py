@@ -34,8 +34,8 @@ from ortune.search.recipe.built import (
     record_build,
     steps_key,
 )
+from ortune.search.recipe.built import Material as Material
 from ortune.search.recipe.editing import EditSession, list_following
-from ortune.search.recipe.material import Material as Material
 
 _SAMPLES = ".samples"
 """Ending of the samples beside a build that takes others than its source."""

@@ -40,7 +40,7 @@ from ortune.quantizers.calibration.calibrate import (
     compute_ranges,
 )
 from ortune.search.recipe import compare
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material
 
 _GROWTH = 0.01
 """Weights that an exact step makes larger by more than this are named."""

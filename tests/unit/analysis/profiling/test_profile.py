@@ -37,7 +37,7 @@ from ortune.data import stream
 from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.measurement.timing.profiled import Runs, middle_mean, run_count
+from ortune.measurement.timing.operators import Runs, middle_mean, run_count
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>

@@ -20,7 +20,7 @@ from ortune.core.trial import Plan
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.golden import find_built_model
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material
 
 
 def write_product(path: Path, seed: int) -> Path:

@@ -15,7 +15,7 @@ from ortune.core.event import Event, Note
 from ortune.core.settings import read_settings
 from ortune.core.step import Recipe
 from ortune.search.recipe.build import build_in
-from ortune.search.recipe.material import Material
+from ortune.search.recipe.built import Material
 from ortune.search.recipe.shared import SharedCache
 from ortune.transforms.simplify import Simplify
 
