@@ -14,7 +14,7 @@ from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.timing.deadlines import Deadlines
+from ortune.measurement.timing.turns import Deadlines
 from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.recipe.built import Material
 from tests.unit import studies

@@ -40,19 +40,23 @@ from ortune.core.budget import Budget
 from ortune.core.trial import Pair, Status, Trial
 from ortune.measurement.timing import stats
 from ortune.search.expectation import priors
-from ortune.search.expectation.durations import compute_work_units, count_build_work
+from ortune.search.expectation.expectations import (
+    LEAST,
+    MOST,
+    log_budget_utilization,
+    log_utilization_sd,
+)
 from ortune.search.expectation.features import (
     accuracy_features,
     backend_precision,
     latency_features,
     quantizer_names,
 )
-from ortune.search.expectation.priors import FittedNumbers, Priors
-from ortune.search.expectation.strain import (
-    LEAST,
-    MOST,
-    log_budget_utilization,
-    log_utilization_sd,
+from ortune.search.expectation.priors import (
+    FittedNumbers,
+    Priors,
+    compute_work_units,
+    count_build_work,
 )
 from ortune.search.expectation.surrogate import Features, Normal
 from ortune.search.policy import View

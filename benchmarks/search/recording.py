@@ -29,9 +29,9 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.experiment import measure
-from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
+from ortune.search.experiment.measure import Files, build_all
 from ortune.search.experiment.scores import score_plan
 from ortune.search.recipe.built import steps_key
 

@@ -22,8 +22,8 @@ from ortune.core.step import AS_IS, Recipe
 from ortune.core.trial import Plan, Score, Status
 from ortune.measurement.job import Failure, WorkerJob
 from ortune.measurement.process import WorkerFailed
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.measure import Files
 from ortune.search.recipe.ahead import WAIT, WAIT_S
 
 

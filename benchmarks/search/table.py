@@ -19,7 +19,7 @@ from ortune.core.step import Edit, Quantizer, Step
 from ortune.core.trial import Pair, Plan, Score, Status, Verdict
 from ortune.core.workload import Workload
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.deadlines import Deadlines
+from ortune.measurement.timing.turns import Deadlines
 
 TABLES = Path(__file__).with_name("tables")
 

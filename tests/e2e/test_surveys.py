@@ -21,8 +21,8 @@ from ortune.data.stream import Stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
-from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.measure import build_all
 from ortune.search.experiment.surveys import survey_plan
 from ortune.search.mixed_precision.choice import mix_recipe
 from ortune.search.mixed_precision.survey import Survey

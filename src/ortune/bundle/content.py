@@ -49,7 +49,7 @@ from ortune.graph.io.write import SOURCES
 from ortune.graph.ir import spec
 from ortune.measurement.process import Worker, keep_outputs, single_model_job, translate_failures
 from ortune.search.experiment import golden as samples
-from ortune.search.experiment.keys import model_digest
+from ortune.search.experiment.experiment import model_digest
 
 
 @dataclass(frozen=True)

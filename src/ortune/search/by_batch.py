@@ -33,16 +33,13 @@ from ortune.measurement.process import (
     single_model_job,
 )
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
-from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
+from ortune.measurement.timing.turns import Deadlines, StartupTimes, wait_until_ready
 from ortune.search.batch_rows import read_search_batch
 from ortune.search.compare import is_clearly_faster, select_finalists
 from ortune.search.experiment import golden, measure
-from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.keys import describe_difference
+from ortune.search.experiment.experiment import Experiment, describe_difference
 from ortune.search.experiment.ledger import (
     Ledger,
     count_looked_at,
@@ -50,6 +47,7 @@ from ortune.search.experiment.ledger import (
     write_ending,
     write_header,
 )
+from ortune.search.experiment.measure import build_all
 from ortune.search.recipe.compare import compute_snr_db
 
 

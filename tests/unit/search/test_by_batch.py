@@ -25,8 +25,8 @@ from ortune.search import by_batch
 from ortune.search.batch_rows import at, rows
 from ortune.search.by_batch import LEADERS, Sweep, select_leading_plans, validate_batches
 from ortune.search.experiment import measure
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.ledger import Ledger, write_header
+from ortune.search.experiment.measure import Files
 from ortune.search.request import Optimize
 
 FLOAT = Plan(Recipe("clean"), Cpu(threads=1))

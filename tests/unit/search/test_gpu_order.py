@@ -14,7 +14,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Status, Trial
 from ortune.measurement.workloads.latency import Latency
 from ortune.search.adaptive import Adaptive
-from ortune.search.expectation.durations import Durations
+from ortune.search.expectation.priors import Durations
 from ortune.search.recipe.space import SearchTarget, Space
 
 CPU, CUDA = Cpu(), Cuda()

@@ -45,7 +45,7 @@ from ortune.data import given, sources, stream, synthetic
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.machine.energy import find_energy_counters
+from ortune.measurement.machine.counters import find_energy_counters
 from ortune.measurement.machine.noise import Advice, compare_snapshots, take_snapshot
 from ortune.measurement.process import require_backend
 from ortune.measurement.timing import stats

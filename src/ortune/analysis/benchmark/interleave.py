@@ -21,7 +21,7 @@ from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.energy import Energy
+from ortune.measurement.machine.counters import Energy
 from ortune.measurement.machine.noise import Advice
 from ortune.measurement.process import (
     PROGRAM,

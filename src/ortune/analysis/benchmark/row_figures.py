@@ -10,7 +10,7 @@ import numpy as np
 from ortune.analysis.benchmark.interleave import TimedRow
 from ortune.graph.io import file
 from ortune.measurement.arrivals.lanes import percentile
-from ortune.measurement.machine.energy import Energy
+from ortune.measurement.machine.counters import Energy
 
 _WITHOUT_PAUSE = ("latency", "shapes")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}

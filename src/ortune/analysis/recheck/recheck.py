@@ -36,7 +36,7 @@ from ortune.data.stream import Stream
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.environments.installed import ensure_environment
 from ortune.measurement.environments.releases import select_releases
-from ortune.measurement.machine.energy import find_energy_counters
+from ortune.measurement.machine.counters import find_energy_counters
 from ortune.measurement.process import (
     WorkerFailed,
     compute_outputs,

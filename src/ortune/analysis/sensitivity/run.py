@@ -37,8 +37,7 @@ from ortune.measurement.process import require_backend, translate_failures
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.keys import job_key
+from ortune.search.experiment.experiment import Experiment, job_key
 from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.surveys import LATE, SurveyProgress, survey_plan
 from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey, cost_per_time

@@ -20,13 +20,14 @@ from ortune.core.roles import PREPARES, find_step_role
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation.candidates import REGIONS, Candidate
-from ortune.search.expectation.durations import Durations, run_s
-from ortune.search.expectation.expectations import Expectation, Expectations
-from ortune.search.expectation.strain import (
+from ortune.search.expectation.expectations import (
+    Expectation,
+    Expectations,
     budget_utilization,
     float_utilization,
     utilization_from_log,
 )
+from ortune.search.expectation.priors import Durations, run_s
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.mixed_precision.choice import RegionCosts, can_mix, mix_recipe, parse_assignment
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest

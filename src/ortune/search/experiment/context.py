@@ -23,8 +23,8 @@ from ortune.core.study import Job
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.timing.deadlines import Deadlines
-from ortune.search.experiment.keys import worker_environment
+from ortune.measurement.timing.turns import Deadlines
+from ortune.search.experiment.experiment import worker_environment
 from ortune.search.recipe.ahead import BuildsAhead
 from ortune.search.recipe.build import Material
 from ortune.search.recipe.shared import SharedCache

@@ -22,10 +22,10 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure, misread
-from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.keys import job_key
+from ortune.search.experiment.experiment import job_key
 from ortune.search.experiment.ledger import Ledger, decode_trial
+from ortune.search.experiment.measure import Files, build_all
 from ortune.search.experiment.surveys import RegionJournal, survey_plan
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.space import trial_key

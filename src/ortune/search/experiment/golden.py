@@ -15,7 +15,7 @@ from ortune.core.trial import Trial
 from ortune.data import stream
 from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, compute_outputs, single_model_job
-from ortune.search.experiment.keys import worker_environment
+from ortune.search.experiment.experiment import worker_environment
 
 if TYPE_CHECKING:
     from ortune.search.experiment.context import Context

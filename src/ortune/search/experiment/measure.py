@@ -1,4 +1,4 @@
-"""Take one built plan to a trial: load, time against the baseline, score, judge."""
+"""Take one plan to a trial: build, load, time against the baseline, score, judge."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 from ortune.core.backend import Backend
-from ortune.core.errors import Interruption, OrtuneError, find_interruption
+from ortune.core.errors import Interruption, OrtuneError, Refused, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
 from ortune.core.judgement import conclude_trial
+from ortune.core.plugins import codec
 from ortune.core.session import Recorded
+from ortune.core.step import Edit
 from ortune.core.trial import (
     Burst,
     Interval,
@@ -43,10 +46,77 @@ from ortune.measurement.timing.pairs import (
     time_pair,
 )
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.experiment.ledger import ORIGINAL, write_kernels
 from ortune.search.experiment.scores import score_plan
+from ortune.search.recipe.build import build_in
+from ortune.search.recipe.built import link_or_copy, steps_key
+
+
+@dataclass(frozen=True)
+class Files:
+    """The built models of a plan.
+
+    Attributes:
+        content: Digest of what they compute, all models together; empty where it is not known.
+    """
+
+    paths: Mapping[str, Path]
+    edits: tuple[Edit, ...]
+    size: int
+    changed: bool
+    artefact: str
+    content: str = ""
+
+
+def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
+    """Build every model of the job by the plan's recipe.
+
+    A quantizer that finds nothing in one of several models leaves that model as it came.
+
+    Raises:
+        OrtuneError: Nothing could be built.
+    """
+    cache = context.root / "artefacts"
+    paths: dict[str, Path] = {}
+    edits: list[Edit] = []
+    contents: list[str] = []
+    refused: OrtuneError | None = None
+    changed = False
+    for name, source in context.models.items():
+        try:
+            recipe = plan.recipe.select_for(name)
+            if context.ahead is not None:
+                context.ahead.take(name, recipe)
+            began = monotonic()
+            built = build_in(cache, source, recipe, context.materials[name], sink=sink)
+            if context.ahead is not None:
+                context.ahead.longest_s = max(context.ahead.longest_s, monotonic() - began)
+        except Refused as error:
+            refused, paths[name] = error, source
+            continue
+        paths[name], changed = built.path, changed or built.changed
+        edits += built.edits
+        contents.append(built.content)
+    if refused is not None and not changed:
+        raise refused
+    if plan.recipe.only:
+        # Models built by recipes of their own go into the folder of the whole plan.
+        whole = cache / steps_key(plan.recipe.steps)
+        whole.mkdir(parents=True, exist_ok=True)
+        for name, path in paths.items():
+            if path != context.models[name]:
+                for part in path.parent.glob(f"{path.stem}.*"):
+                    link_or_copy(part, whole / part.name)
+                paths[name] = whole / path.name
+    artefact = ""
+    if changed:
+        folder = next(p.parent for n, p in paths.items() if p != context.models[n])
+        artefact = str(folder.relative_to(context.root))
+    content = codec.digest(contents) if all(contents) and refused is None else ""
+    size = sum(map(file.count_file_bytes, paths.values()))
+    return Files(paths, tuple(edits), size, changed, artefact, content if changed else "")
+
 
 _PROFILED_S, _PROFILED_MOST_S, _OPENINGS = 2.0, 8.0, 3.0
 """What profiling a finalist may take: the first, or so many openings of its session where they are

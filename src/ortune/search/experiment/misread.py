@@ -31,9 +31,8 @@ from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.metrics.snr import Snr
 from ortune.quantizers.common.qdq.dequantize import map_activation_pairs
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
-from ortune.search.experiment.measure import start_worker
+from ortune.search.experiment.measure import Files, start_worker
 from ortune.search.experiment.scores import score_plan
 
 _SAMPLES, _FEWEST, _FILE_S, _SLOWED = 8, 2, 10.0, 5.0

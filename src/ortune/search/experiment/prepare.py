@@ -33,14 +33,12 @@ from ortune.measurement.process import (
     worker_folder,
 )
 from ortune.measurement.self_agreement import compare_with_itself
-from ortune.measurement.timing.deadlines import Deadlines
-from ortune.measurement.timing.turns import wait_until_ready
+from ortune.measurement.timing.turns import Deadlines, wait_until_ready
 from ortune.measurement.workloads.latency import Latency
 from ortune.quantizers.calibration import reuse
 from ortune.search.experiment import samples
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.keys import describe_difference, model_digest
+from ortune.search.experiment.experiment import Experiment, describe_difference, model_digest
 from ortune.search.experiment.ledger import read_header, write_header
 from ortune.search.experiment.parts import BaselineData, Original
 from ortune.search.experiment.samples import Feeding

@@ -31,10 +31,10 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.metrics.snr import Snr
 from ortune.search.experiment import measure
-from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.keys import job_key
+from ortune.search.experiment.experiment import job_key
 from ortune.search.experiment.ledger import read_trials
+from ortune.search.experiment.measure import Files, build_all
 from ortune.search.mixed_precision.costs import (
     MOST,
     NONE,

@@ -40,7 +40,7 @@ from ortune.core.plugins import codec
 from ortune.core.result import as_json
 from ortune.core.trial import Burst, Interval
 from ortune.measurement.environments.installed import add_environment
-from ortune.measurement.machine.energy import Energy
+from ortune.measurement.machine.counters import Energy
 from ortune.measurement.machine.noise import Advice, Record
 from ortune.measurement.workloads.arrivals import Arrivals
 from ortune.measurement.workloads.latency import Latency

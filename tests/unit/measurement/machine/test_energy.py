@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortune.measurement.machine.energy import find_energy_counters
+from ortune.measurement.machine.counters import find_energy_counters
 
 
 def zone(root: Path, folder: str, name: str, microjoules: int, wraps: int = 1000) -> Path:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortune.measurement.timing.deadlines import Deadlines
-from ortune.measurement.timing.turns import StartupTimes
+from ortune.measurement.timing.turns import Deadlines, StartupTimes
 from ortune.measurement.workloads.arrivals import Arrivals
 from ortune.measurement.workloads.latency import Latency
 from ortune.measurement.workloads.throughput import Throughput

@@ -39,7 +39,7 @@ from ortune.measurement.workloads.loadgen import Loadgen
 from ortune.measurement.workloads.shapes import Shapes
 from ortune.measurement.workloads.throughput import Throughput
 from ortune.reporting.sections import verdict
-from ortune.search.experiment.keys import describe_difference, job_key
+from ortune.search.experiment.experiment import describe_difference, job_key
 from ortune.search.recipe.space import SearchTarget
 
 MODEL = """

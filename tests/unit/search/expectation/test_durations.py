@@ -11,7 +11,7 @@ from tests.unit.search.test_adaptive import CPU, FACTS, trial, view
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal, Status
-from ortune.search.expectation.durations import Durations, compute_work_units, count_build_work
+from ortune.search.expectation.priors import Durations, compute_work_units, count_build_work
 
 
 def recipe(*steps: str) -> Recipe:

@@ -19,7 +19,6 @@ from ortune.core.step import AS_IS, Edit, Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.measurement.workloads.latency import Latency
 from ortune.quantizers.int8_dynamic import Int8Dynamic
-from ortune.search.expectation.durations import Durations
 from ortune.search.expectation.expectations import Expectation, Expectations
 from ortune.search.expectation.mixtures import (
     MOST,
@@ -31,6 +30,7 @@ from ortune.search.expectation.mixtures import (
     propose_mixtures,
     rank_surveys,
 )
+from ortune.search.expectation.priors import Durations
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.mixed_precision.choice import mix_recipe
 from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey

@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.strain import (
+from ortune.search.expectation.expectations import (
     LEAST,
     MOST,
     budget_utilization,

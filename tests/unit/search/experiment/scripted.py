@@ -18,10 +18,10 @@ from ortune.core.step import Edit, Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
-from ortune.measurement.timing.deadlines import Deadlines
+from ortune.measurement.timing.turns import Deadlines
 from ortune.search.experiment import evaluate, measure
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.measure import Files
 
 SEARCH, FINAL = tuple(range(100)), tuple(range(100, 200))
 LOSSY = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1))

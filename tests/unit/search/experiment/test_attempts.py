@@ -49,9 +49,9 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort
 from ortune.search.abandon import StoppingRule
 from ortune.search.experiment import evaluate, measure
-from ortune.search.experiment.build import Files
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import Ledger
+from ortune.search.experiment.measure import Files
 from ortune.search.experiment.surveys import read_journal
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.shared import SharedCache

@@ -17,9 +17,9 @@ from ortune.core.event import ignore_event
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
-from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.golden import find_built_model
+from ortune.search.experiment.measure import build_all
 from ortune.search.recipe.built import Material
 
 

@@ -25,7 +25,7 @@ from ortune.core.progress.board import describe_trial
 from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.deadlines import Deadlines
+from ortune.measurement.timing.turns import Deadlines
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 

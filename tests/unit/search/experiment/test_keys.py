@@ -18,7 +18,7 @@ from ortune.core.plugins import catalog
 from ortune.core.study import Job
 from ortune.measurement.workloads.throughput import Throughput
 from ortune.metrics.cosine import Cosine
-from ortune.search.experiment.keys import (
+from ortune.search.experiment.experiment import (
     describe_difference,
     job_key,
     model_digest,

@@ -18,7 +18,7 @@ from ortune.core.errors import BadData
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Score, Verdict
-from ortune.measurement.timing.deadlines import Deadlines
+from ortune.measurement.timing.turns import Deadlines
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.snr import Snr
 from ortune.search.experiment import scores
