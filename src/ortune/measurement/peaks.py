@@ -175,13 +175,13 @@ def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakMo
         _make_node("MatMul", "left right", "y"),
         _make_reduce_max("y"),
     ]
-    weights: dict[str, NDArray[Any]] = {
+    grid: dict[str, NDArray[Any]] = {
         "w": np.clip(_random_weights(deep, columns) * 20, -63, 63).astype(np.int8),
         "scale": np.array(0.01, np.float32),
         "zero": np.array(128, np.uint8),
         "none": np.array(0, np.int8),
     }
-    peak_models["int8"] = PeakModel((rows, deep), 2 * rows * deep * columns), quantized, weights
+    peak_models["int8"] = PeakModel((rows, deep), 2 * rows * deep * columns), quantized, grid
     for name, size in (("memory", memory), ("cache", cache)):
         rows = size // 4 // _ROW
         # Relu reads and writes everything; of what it writes the first row is returned.

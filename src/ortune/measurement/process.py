@@ -361,11 +361,12 @@ class Worker:
         A limit that nobody asked for is what the machine had free at that moment: it tells
         nothing of the work.
         """
-        code: int | None = self._process.wait()
-        if self._link.claim is not None and code == LOST:
+        ended = self._process.wait()
+        code: int | None = ended
+        if self._link.claim is not None and ended == LOST:
             code = None
-        elif self._link.claim is not None and code > 128:  # as a shell tells signals
-            code = 128 - code
+        elif self._link.claim is not None and ended > 128:  # as a shell tells signals
+            code = 128 - ended
         if self._ended:
             memory_gone = None if self._limit_requested else Interruption.MEMORY
             return self._make_failure(self._ended, interruption=memory_gone)

@@ -273,8 +273,7 @@ def select_targets(
                 fix="leave out --portable, or these settings of --on",
             )
         splits = experiment.workload.splits(target.capabilities.effective_cpus)
-        asked = {"rules": rules, "portable": request.portable}
-        targets.append(replace(target, splits=splits, **asked))
+        targets.append(replace(target, splits=splits, rules=rules, portable=request.portable))
     for target in targets:
         if why := target.backend.unverified:
             request.sink(Note(f"{target.backend.name()} is unverified: {why}"))

@@ -106,7 +106,7 @@ def find_regions(model: ir.Model, by: By = "region") -> list[PrecisionRegion]:
     for nodes in groups.values():
         inside = [node for node in nodes if node in layers]
         main = max(inside, key=lambda node: sum(map(_tensor_bytes, layers[node])))
-        constants = dict.fromkeys(value for node in inside for value in layers[node])
+        weights = dict.fromkeys(value for node in inside for value in layers[node])
         regions.append(
             PrecisionRegion(
                 name=qualify_operator(main) if by == "op" else str(main.name),
@@ -114,7 +114,7 @@ def find_regions(model: ir.Model, by: By = "region") -> list[PrecisionRegion]:
                 pattern=digest_pattern(nodes, version),
                 ops=tuple(map(qualify_operator, inside)),
                 layers=tuple(str(node.name) for node in inside),
-                bytes=sum(map(_tensor_bytes, constants)),
+                bytes=sum(map(_tensor_bytes, weights)),
             )
         )
     return regions
