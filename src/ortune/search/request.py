@@ -1,4 +1,4 @@
-"""What `optimize` is asked, and what an experiment is prepared from: models, samples, a budget."""
+"""What `optimize` is asked, and what an experiment is prepared from."""
 
 from __future__ import annotations
 

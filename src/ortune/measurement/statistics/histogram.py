@@ -1,4 +1,4 @@
-"""Extents of values and counts in equal bins: one pass finds the extent, a second one counts."""
+"""Extents of values, and counts in equal bins: one pass finds the extent, one counts."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Latencies add up in their logarithms from what a plan is made of: where it runs, the arithmetic of
 its float layers, its quantizers, their options, its settings. Each has a prior, widest where least
 is known beforehand, and all trials of the run speak on it. Losses of accuracy are told apart into
-those of the recipe and those of the backend's arithmetic, which add up as losses do. Strains say on
-one scale for all metrics how near a score lies to its budget.
+those of the recipe and those of the backend's arithmetic, which add up as losses do. Strains say
+on one scale for all metrics how near a score lies to its budget.
 """
 
 from __future__ import annotations
