@@ -329,8 +329,9 @@ class Worker:
                 seconds, ran, waited = (
                     late - early for early, late in zip(before, now, strict=True)
                 )
-                own = ran >= _ALONE * seconds * len(usable_cpus())
-                busy = Interruption.BUSY if waited > _STARVED * seconds and not own else None
+                alone = ran >= _ALONE * seconds * len(usable_cpus())
+                starved = waited > _STARVED * seconds and not alone
+                busy = Interruption.BUSY if starved else None
                 self._link.kill()
                 time_limit.check_time()
                 reason = f"no answer to '{do}' after {timeout_s:.3g} s"

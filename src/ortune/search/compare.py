@@ -45,8 +45,8 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
         limit = NEAR * first.ratio.value if first.ratio else 0.0
         kind = first.plan.recipe.steps, type(first.plan.backend)
         near = (t for t in followers if t.ratio is not None and t.ratio.value < limit)
-        others = (t for t in near if (t.plan.recipe.steps, type(t.plan.backend)) != kind)
-        other = next(others, None)
+        unlike = (t for t in near if (t.plan.recipe.steps, type(t.plan.backend)) != kind)
+        other = next(unlike, None)
         behind = [trial for trial in followers if trial is not other]
         finalists += [first, *behind] if other is None else [first, other, *behind]
     return finalists

@@ -1,4 +1,4 @@
-"""Metrics of fidelity: every sample's outputs against the original's, and each group of them.
+"""Metrics of fidelity: each sample's outputs, and groups of them, against the original's.
 
 Groups are parts of the outputs that mean something by themselves.
 

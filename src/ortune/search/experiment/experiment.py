@@ -1,4 +1,4 @@
-"""What an experiment is prepared from, as a request was read, and when two are the same search."""
+"""What an experiment is prepared from, as it was read, and when two are the same search."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def judge_file(
         ends = time.monotonic() + _BISECT_SHARE * seconds
         with open_temporary_folder() as folder:
             (path,) = files.paths.values()
-            known = [tuple(entry.pairs) for entry in former if entry.pairs]
-            pairs = judge.find_pairs(path, known, Path(folder), ends)
+            former_pairs = [tuple(entry.pairs) for entry in former if entry.pairs]
+            pairs = judge.find_pairs(path, former_pairs, Path(folder), ends)
     if backend.lossy and not pairs:
         return trial
     misreading = Misreading(backend.title, version, pairs)
@@ -157,9 +157,9 @@ class _Judge:
         names, blamed = list(around), list[str]()
         if not names or works_without(()):
             return {}
-        for known in former:
-            if set(known) <= set(names) and works_without(known):
-                return {name: around[name] for name in known}
+        for tensors in former:
+            if set(tensors) <= set(names) and works_without(tensors):
+                return {name: around[name] for name in tensors}
         if not works_without(names):
             return {}
         while len(blamed) < _MOST and time.monotonic() < ends:
