@@ -32,7 +32,6 @@ from ortune.core.errors import (
 )
 from ortune.core.event import Note, Progress, Sink, TimeLeft
 from ortune.core.fields import make_paths
-from ortune.core.hub import HubFolder
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.plugins.user_function import is_function
@@ -41,7 +40,7 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Study
 from ortune.core.trial import BESIDE, Plan, Proposal
 from ortune.core.wording import format_count, format_duration
-from ortune.data.feeds import Feeds, load_feeds
+from ortune.data.feeds import load_feeds
 from ortune.data.sequences.generation import ANSWERS, SAMPLES
 from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
@@ -118,7 +117,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
     make_folder(root)
     rows: tuple[Backend, ...] = ()
     if export is not None:
-        rows = make_rows(export.source, export_once(export), baseline.threads)
+        rows = _make_torch_rows(export.source, export_once(export), baseline.threads)
         experiment = replace(experiment, models={MAIN: Path(export.out)})
     began = monotonic()
     if request.batches:
@@ -197,7 +196,35 @@ def _split_folder(request: Optimize) -> Optimize:
     inputs = model_facts.read_facts(file.load(files[0])).inputs
     samples = load_feeds(request.data, inputs, work / SAMPLES, settings=folder, sink=request.sink)
     limit = request.memory_limit
-    function = write_answers(sources, folder, samples, work, memory_limit=limit, sink=request.sink)
+    exports = [
+        regular_file.read_text(Path(part.weights).with_name("export.json")) for part in sources
+    ]
+    key = codec.digest([samples.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
+    answers, written_for = work / ANSWERS, None
+    with suppress(OSError, ValueError, LookupError, TypeError, OrtuneError):  # lacking or broken
+        written_for = str(json.loads(regular_file.read_text(answers))["key"])
+    if written_for != key:
+        request.sink(Progress("writing answers by PyTorch"))
+        job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
+        try:
+            with (
+                translate_failures("PyTorch does not answer", ""),
+                Worker(job, timeout_s=_TIMEOUT_S, memory_limit=limit, sink=request.sink) as worker,
+            ):
+                written = worker.ask(
+                    "write_answers",
+                    parts=[codec.encode(part) for part in sources],
+                    feeds=str(samples.stream),
+                    start=folder.start,
+                    ends=sorted(folder.ends),
+                    count=_TOKENS,
+                )
+        finally:
+            shutil.rmtree(work / "workers", ignore_errors=True)
+        kept = {"key": key, "start": folder.start, "groups": samples.groups}
+        write_text(answers, json.dumps({**kept, "tokens": written["answers"]}))
+    write_text(work / "evaluate.py", _FUNCTION.format(key=key))
+    function = f"{work / 'evaluate.py'}:evaluate"
     return replace(request, model=files, data=None, evaluate=function, weights=None)
 
 
@@ -222,7 +249,7 @@ def _search(
             ending = replace(study.ending, notes=(*study.ending.notes, *visit.notes))
             write_ending(context.root, ending)
         if rows and read_study(context.root).finished != "interrupted":
-            compare_module(context, rows, request.sink)
+            _compare_module(context, rows, request.sink)
         study = read_study(context.root)
         try:
             if study.finished == "interrupted":
@@ -493,7 +520,7 @@ _SECONDS = 4.0
 """Of timing that a row gets."""
 
 
-def make_rows(source: str, weights: Path, threads: int) -> tuple[Backend, Backend]:
+def _make_torch_rows(source: str, weights: Path, threads: int) -> tuple[Backend, Backend]:
     """Return a module as backends, eager and compiled; what was saved whole has its weights."""
     is_saved = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
     eager = Torch(
@@ -504,7 +531,7 @@ def make_rows(source: str, weights: Path, threads: int) -> tuple[Backend, Backen
     return eager, replace(eager, compile=True)
 
 
-def compare_module(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:
+def _compare_module(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:
     """Time the module beside the original and score it: rows of the table, and no more.
 
     Whatever goes wrong with a row is what the row says.
@@ -549,56 +576,3 @@ def evaluate(run):
 
 evaluate.bounds = (0, 1)
 '''
-
-
-def write_answers(
-    parts: Sequence[ModuleSource],
-    settings: HubFolder,
-    feeds: Feeds,
-    work: Path,
-    *,
-    memory_limit: int | None,
-    sink: Sink,
-) -> str:
-    """Have PyTorch answer every sample; return the function that scores a plan by the answers.
-
-    Args:
-        parts: The encoder and the decoder of a folder.
-        settings: Of the folder: where an answer begins and ends.
-        feeds: Samples of the encoder.
-        work: Folder for answers and function; answers that are there to the same samples stay.
-        memory_limit: Bytes that PyTorch may take.
-        sink: Receives how far it is.
-
-    Raises:
-        BadModel: PyTorch does not answer.
-    """
-    exports = [
-        regular_file.read_text(Path(part.weights).with_name("export.json")) for part in parts
-    ]
-    key = codec.digest([feeds.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
-    answers, written_for = work / ANSWERS, None
-    with suppress(OSError, ValueError, LookupError, TypeError, OrtuneError):  # lacking or broken
-        written_for = str(json.loads(regular_file.read_text(answers))["key"])
-    if written_for != key:
-        sink(Progress("writing answers by PyTorch"))
-        job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
-        try:
-            with (
-                translate_failures("PyTorch does not answer", ""),
-                Worker(job, timeout_s=_TIMEOUT_S, memory_limit=memory_limit, sink=sink) as worker,
-            ):
-                written = worker.ask(
-                    "write_answers",
-                    parts=[codec.encode(part) for part in parts],
-                    feeds=str(feeds.stream),
-                    start=settings.start,
-                    ends=sorted(settings.ends),
-                    count=_TOKENS,
-                )
-        finally:
-            shutil.rmtree(work / "workers", ignore_errors=True)
-        kept = {"key": key, "start": settings.start, "groups": feeds.groups}
-        write_text(answers, json.dumps({**kept, "tokens": written["answers"]}))
-    write_text(work / "evaluate.py", _FUNCTION.format(key=key))
-    return f"{work / 'evaluate.py'}:evaluate"
