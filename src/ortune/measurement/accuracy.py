@@ -143,11 +143,7 @@ def decide_likely(score: Score, plans: int) -> Score:
 
 
 def is_within_reach(score: Score, samples: int, plans: int) -> bool:
-    """Say whether so many samples would make a plan likely, were all like those of this score.
-
-    Args:
-        plans: How many were looked at.
-    """
+    """Say whether so many samples make a plan of as many likely, if all are as in this score."""
     if score.verdict in (Verdict.PROVED, Verdict.FAILS) or score.chance is None:
         return score.verdict in (Verdict.PROVED, Verdict.LIKELY)
     enough = score.count_likely_samples(plans)
@@ -233,8 +229,7 @@ def require_provable(budget: Budget) -> None:
 def warn_coarse_budget(budget: Budget, samples: int, baseline: Floats | None = None) -> str:
     """Say when the budget is finer than one sample's right or wrong; else empty.
 
-    Args:
-        baseline: Its records; where they are not all 0 or 1, nothing is said.
+    Where the baseline's records are not all 0 or 1, nothing is said.
     """
     metric, limit = budget.metric, abs(budget.limit)
     right = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())

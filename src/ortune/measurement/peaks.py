@@ -109,11 +109,7 @@ def compute_ceilings(
     least_ns: Mapping[str, Sequence[int]],
     cache: int,
 ) -> Ceilings:
-    """Turn the least times of the rounds into ceilings.
-
-    Args:
-        least_ns: Name -> least time of a run, a round each.
-    """
+    """Turn the least times of a run, by name and a round each, into ceilings."""
     best = {name: float(min(times)) for name, times in least_ns.items()}
     overhead = max(1.0, (best["many"] - best["few"]) / (MANY - FEW))
     call = max(0.0, best["few"] - FEW * overhead)
@@ -156,11 +152,8 @@ def last_level_cache(folder: Path = _CPU) -> int:
 def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     """Write the models to ``folder/NAME.onnx``; all give small outputs.
 
-    A runtime may copy what it returns: that time must not count.
-
-    Args:
-        memory: Bytes of a tensor that no cache holds.
-        cache: Bytes of a tensor that the last-level cache holds several times.
+    A runtime may copy what it returns: that time must not count. No cache holds a tensor of
+    `memory` bytes, and the last-level cache several of `cache` bytes.
     """
     peak_models: dict[str, _Model] = {}
     for side in _SIDES:

@@ -149,7 +149,13 @@ class Worker:
         python = None if claim else find_interpreter(job.environment)
         path = {} if claim else worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
-        _check_job(job, here=claim is None)
+        # No more threads than twice the CPUs, and no batch beyond memory, wherever they come from.
+        here, batch = claim is None, job.workload.batch
+        for feed in job.feeds.values() if batch > 1 else ():
+            subject = f"a run of {format_count(batch, 'sample')}"
+            sizes.require_memory(batch * Stream(feed).widest, subject, "give a smaller --batch")
+        for plugin in (job.backend, job.workload):
+            codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=here)
         self._limit_requested = bool(memory_limit or memory.read_limit())
         self.limit = memory_limit or memory.count_allowed_bytes(process_allowance().count_bytes())
         self._ended = ""
@@ -390,20 +396,6 @@ class Worker:
     ) -> WorkerFailed:
         fix = fix or (_MORE_MEMORY if self._ended else "")
         return WorkerFailed(Failure(reason, self.reproduce, fix, interruption), self)
-
-
-def _check_job(job: WorkerJob, here: bool) -> None:
-    """Refuse more threads than twice the CPUs, and a batch beyond memory, wherever they come from.
-
-    Args:
-        here: The worker runs on this machine: its CPUs bound the threads.
-    """
-    batch = job.workload.batch
-    for path in job.feeds.values() if batch > 1 else ():
-        subject = f"a run of {format_count(batch, 'sample')}"
-        sizes.require_memory(batch * Stream(path).widest, subject, "give a smaller --batch")
-    for plugin in (job.backend, job.workload):
-        codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=here)
 
 
 def _forward_log(log: IO[bytes]) -> None:

@@ -92,10 +92,7 @@ def make_stopping_rule(plan: Plan, view: View, *, strict: bool) -> StoppingRule:
 
     A plan that changes no numbers, and so keeps it for sure, is stopped only by one that may be
     accepted. A plan that was screened does not run against its own block: that may have been a
-    lucky one.
-
-    Args:
-        strict: What is only likely to keep the budget may not win.
+    lucky one. Where `strict`, what is only likely to keep the budget may not win.
     """
     original, *tried = view.trials if plan.lossy else view.acceptable
     certain = strict and not plan.lossy

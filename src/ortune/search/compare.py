@@ -19,10 +19,8 @@ _OF_ONE_SIZE = 2
 def select_leaders(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return verified plans that may win, those first that are wanted most.
 
-    Of accuracy only what fails is left out: proof may come with all samples.
-
-    Args:
-        trials: The original first.
+    Of accuracy only what fails is left out: proof may come with all samples. The original is the
+    first of the trials.
     """
     return list(chain(*_group_leaders(trials, goal)))
 
@@ -32,10 +30,7 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
 
     Of size or memory the best two of a kind. Of speed the second is of other steps than the first
     where one is near it: plans that differ in settings alone are often level, and the noise of a
-    search may have put what is truly faster behind a row of them.
-
-    Args:
-        trials: The original first.
+    search may have put what is truly faster behind a row of them. The original comes first.
     """
     groups = _group_leaders(trials, goal)
     if goal.prefer != "speed":
@@ -53,13 +48,10 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
 
 
 def is_acceptable(trial: Trial, samples: int, plans: int) -> bool:
-    """Whether a plan is accepted if it loses as little on all samples as so far.
+    """Whether a plan is accepted if it loses as little on all samples, so many, as so far.
 
-    Then 91 % of simulated plans are, else 3 % (`benchmarks.accuracy.acceptance`).
-
-    Args:
-        samples: How many there are in all.
-        plans: Plans whose accuracy was read.
+    Then 91 % of simulated plans are, else 3 % (`benchmarks.accuracy.acceptance`). The accuracy of
+    so many `plans` was read.
     """
     if not trial.plan.lossy:
         return True
@@ -88,10 +80,8 @@ def to_beat(trials: Sequence[Trial], goal: Goal) -> float:
     """Return the latency ratio above which a plan cannot win.
 
     With speed it is that of the fastest verified plan so far that keeps the bounds; where size or
-    memory counts, and where the original exceeds a bound, any that is not slower may win.
-
-    Args:
-        trials: The original first.
+    memory counts, and where the original exceeds a bound, any that is not slower may win. The
+    original is the first of the trials.
     """
     if goal.prefer != "speed":
         return 1.0

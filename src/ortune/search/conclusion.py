@@ -81,10 +81,7 @@ def assess_machine(
 ) -> tuple[Mapping[str, str], noise.Judgement]:
     """Return readings that say how far the machine could be trusted, and the verdict on it.
 
-    Args:
-        trials: The original first.
-        finals: The finalists among them.
-        record: Of the machine, since the search began.
+    The original is the first of the trials, and the record is since the search began.
     """
     readings: dict[str, str] = {}
     pairs = [p for t in trials if t.measurement for p in t.measurement.pairs]

@@ -54,8 +54,7 @@ class Reserve:
     def final_s(self, trial: Trial, seconds: float = math.inf) -> float:
         """Return what re-measuring a plan takes: as finals did, or by its trial of the search.
 
-        Args:
-            seconds: Where all pairs take longer, there are as many as fit, the fewest at least.
+        Where all pairs take longer, there are as many as fit the seconds, the fewest at least.
         """
         pair_s = [
             t.seconds / len(t.measurement.pairs)
@@ -126,21 +125,16 @@ class Reserve:
             total: The time budget.
             remaining_s: Of it.
         """
-        back = min(_MOST * total, self._finalists_s(candidates, finalists, total))
-        few = sum(trial.has_reached("search") for trial in self.trials[1:]) < _FIRST
-        return min(back, remaining_s / 2) if few else back
-
-    def _finalists_s(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
         most, share = _MOST * total, _FINAL_SHARE * total
-        if not candidates:  # something has to be found first
-            return self.final_s(self.trials[0], share) + self.closing_s
-        first, *followers = candidates[:finalists]
+        first, *followers = candidates[:finalists] or self.trials[:1]  # else one has to be found
         back = self.final_s(first, share) + self.closing_s
         for trial in followers:
             whole = back + self.final_s(trial, share)
             near = _latency_ratio(trial) < NEAR * _latency_ratio(first)
             back = whole if near and whole <= most else back
-        return back
+        back = min(most, back)
+        few = sum(trial.has_reached("search") for trial in self.trials[1:]) < _FIRST
+        return min(back, remaining_s / 2) if few else back
 
 
 def _latency_ratio(trial: Trial) -> float:

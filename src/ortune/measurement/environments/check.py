@@ -196,10 +196,8 @@ def find_further_backends(
 ) -> tuple[tuple[Backend, str, Capabilities], ...]:
     """Return backends of ``--on auto`` that only an environment can run, each once.
 
-    The environment that was asked first, by name, is taken.
-
-    Args:
-        local_backends: Backends that run in this Python's own environment.
+    The environment that was asked first, by name, is taken. `local_backends` run in this Python's
+    own environment.
     """
     candidates: dict[str, tuple[Backend, str, Capabilities]] = {}
     here = {candidate.name() for candidate in local_backends}

@@ -65,11 +65,8 @@ class Effort:
 def claim_effort(search_s: float) -> Effort:
     """Return the effort of each of the `stats.PAIRS` fresh pairs behind a claim.
 
-    Together they take as long as three pairs of a search: fresh processes tell more than longer
-    ones.
-
-    Args:
-        search_s: Seconds that a pair of the search gets.
+    Together they take as long as three pairs of a search, of `search_s` seconds each: fresh
+    processes tell more than longer ones.
     """
     return Effort(max_blocks=20, seconds=search_s * 3 / stats.PAIRS, decide=False)
 
@@ -218,11 +215,7 @@ def _single_run_burst(latency_ns: int, waited: float = -1.0) -> Burst:
 
 
 def is_pair_complete(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
-    """Say whether a pair of some blocks needs no more.
-
-    Args:
-        late: Seconds beyond the effort's; negative before.
-    """
+    """Say whether a pair of some blocks needs no more, `late` seconds beyond the effort's."""
     if effort.decide and ratio.low > 1.3:
         return True
     if done < effort.min_blocks and late < effort.seconds:

@@ -292,11 +292,7 @@ def pair_spread(
 
 
 def half_width(learnt: PooledVariance, pairs: int = PAIRS) -> float:
-    """Return the half-width, in the log-ratio, that a claim from so many pairs has in a run.
-
-    Args:
-        learnt: From all groups of the run.
-    """
+    """Return a claim's half-width, in the log-ratio, from so many pairs, by all of the run."""
     df = PRIOR_DF + learnt.df + pairs - 1
     return student_quantile(CONFIDENCE, df) * math.sqrt(_pair_variance(learnt) / pairs)
 
@@ -306,10 +302,8 @@ def minimum_detectable_effect(
 ) -> float:
     """Return the difference, a share of 1, that so many pairs find that often.
 
-    The interval's half-width and the estimate's own error must fit into it together.
-
-    Args:
-        learnt: From all groups of the run.
+    The interval's half-width and the estimate's own error must fit into it together. `learnt` is
+    from all groups of the run.
     """
     estimate_error = student_quantile(2 * power - 1, 1000) * math.sqrt(
         _pair_variance(learnt) / pairs
@@ -318,11 +312,7 @@ def minimum_detectable_effect(
 
 
 def pairs_for(learnt: PooledVariance, difference: float = 0.03) -> int | None:
-    """Return how many pairs find a difference in nine of ten runs; None where 100 do not.
-
-    Args:
-        learnt: From all groups of the run.
-    """
+    """Return how many pairs find a difference in nine of ten runs; None where 100 do not."""
     return next(
         (n for n in range(2, 101) if minimum_detectable_effect(learnt, n) <= difference), None
     )

@@ -103,11 +103,7 @@ def warmup_probe(worker: Answering) -> Mapping[str, Any]:
 
 
 def warm_up(worker: Answering, seen: Mapping[str, Any] | None = None) -> WarmTimes:
-    """Run until latencies settle.
-
-    Args:
-        seen: What `warmup_probe` has shown, where it was asked before.
-    """
+    """Run until latencies settle; `warmup_probe` has shown what was `seen`, if it was asked."""
     answer = warmup_probe(worker) if seen is None else seen
     quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
     while spent < _WARM_NS:

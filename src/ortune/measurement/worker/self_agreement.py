@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,15 +151,32 @@ def _change_last_bits(feed: Tensors) -> Tensors:
 def _find_wrong_optimizers(
     backend: Cpu, path: Path, is_right: Callable[[Sequence[str]], bool]
 ) -> tuple[str, ...] | None:
-    """Return the optimizers without which a model is right; None where no choice makes it so.
-
-    Args:
-        is_right: Whether it is right without these, by the names that `Cpu.disable` takes.
-    """
+    """Return the optimizers, as `Cpu.disable` names them, without which a model is right."""
     active: dict[str, None] = {}
     for _ in range(_ROUNDS):  # without some of them others may find work
         less = backend.leave_out(tuple(active), None)
-        more = list_active_optimizers(less.open(path, verbose=True))
+        with (
+            capture_log(repeat=False) as log,
+            suppress(OrtuneError),
+            less.open(path, verbose=True),
+        ):
+            pass
+        changing: dict[str, None] = {}  # or failing to; of those made of rules the rules first
+        begun = ""
+        for line in log.text.splitlines():
+            if match := _BEGUN.search(line):
+                begun = match[1]
+            elif match := _ENDED.search(line):
+                begun = ""
+                if match[2] != "0" or match[3] != "OK":
+                    changing[match[1]] = None
+        if begun:  # it threw, which ends the log
+            changing[begun] = None
+        threw = dict.fromkeys(_THREW.findall(log.text))  # by class, which is mostly the name
+        changing |= threw
+        groups = [name for name in changing if name.endswith(_RULE_BASED)]
+        rules = _RULES if groups or threw else ()
+        more = [*(name for name in changing if name not in groups), *rules, *groups]
         if set(more) <= set(active):
             return None
         active |= dict.fromkeys(more)
@@ -215,34 +232,6 @@ _RULE_BASED = "_RuleBasedTransformer"
 _BEGUN = re.compile(r"Applying graph transformer (\S+) on step")
 _THREW = re.compile(r"onnxruntime::(\w+)::Apply(?:Impl)?\(")
 _ENDED = re.compile(r"GraphTransformer (\S+) modified: (\d) with status: (\S+)")
-
-
-def list_active_optimizers(opening: AbstractContextManager[object]) -> list[str]:
-    """Return the optimizers that change a model while a session opens, or fail to, in order.
-
-    Of those made of rules the rules come first, in the names that `disable` takes.
-
-    Args:
-        opening: Opens the session, with the runtime's log at its most verbose.
-    """
-    with capture_log(repeat=False) as log, suppress(OrtuneError), opening:
-        pass
-    active: dict[str, None] = {}
-    begun = ""
-    for line in log.text.splitlines():
-        if match := _BEGUN.search(line):
-            begun = match[1]
-        elif match := _ENDED.search(line):
-            begun = ""
-            if match[2] != "0" or match[3] != "OK":
-                active[match[1]] = None
-    if begun:  # it threw, which ends the log
-        active[begun] = None
-    threw = dict.fromkeys(_THREW.findall(log.text))  # by class, which is mostly the name
-    active |= threw
-    groups = [name for name in active if name.endswith(_RULE_BASED)]
-    rules = _RULES if groups or threw else ()
-    return [*(name for name in active if name not in groups), *rules, *groups]
 
 
 def find_culprits(

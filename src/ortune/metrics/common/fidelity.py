@@ -194,9 +194,7 @@ def measure_groups(
     then for each the noise, both as powers, then for each whether it is loud enough to be judged.
     An output in another shape than the original's is all noise.
 
-    Args:
-        entries: See `parse_group`.
-        mean: See `Fidelity.average_expected`.
+    The entries are `parse_group`'s, the mean is `Fidelity.average_expected`'s.
     """
     row: list[float] = []
     for name, axis, is_probable in map(parse_group, entries):
@@ -229,8 +227,7 @@ def measure_groups(
 def find_worst_group(entries: Sequence[str], records: Floats) -> tuple[float, str]:
     """Return how far the worst group's noise lies below its range, dB; infinity for none.
 
-    Args:
-        records: Rows of `measure_groups`, one a sample.
+    Records are rows of `measure_groups`, one a sample.
     """
     totals, at = np.nansum(records, axis=0), 0
     worst, place = math.inf, ""

@@ -185,10 +185,7 @@ def find_obstacle(plan: Plan, alike: Sequence[Trial]) -> str:
 
     What did not build, changed nothing or is too large is so everywhere. What died in a session
     dies again under the same hint, whatever its other settings are, unless it ran there with
-    others: then they are to blame.
-
-    Args:
-        alike: The search's trials of the plan's steps, as `View.alike` gives them.
+    others: then they are to blame. `alike` are the search's trials of the plan's steps.
     """
     why, ran = "", False
     for trial in alike:

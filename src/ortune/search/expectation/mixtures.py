@@ -442,11 +442,7 @@ class MixtureBases:
 
 
 def _survey_s(recipe: Recipe, alone: float, durations: Durations) -> float:
-    """Return the seconds that a survey needs to be of use.
-
-    Args:
-        recipe: What prepares for its deciding step is built already.
-    """
+    """Return the seconds that a survey needs to be of use; what prepares for it is built."""
     steps = (step for step in recipe.steps if find_step_role(step) not in PREPARES)
     return durations.building_s(Recipe(recipe.name, tuple(steps))) + alone
 

@@ -21,7 +21,7 @@ from ortune.core.study import Header
 from ortune.core.workload import spread_indices
 from ortune.data import derive, split
 from ortune.data.classes import FROM_FOLDERS
-from ortune.data.feeds import Feeds
+from ortune.data.feeds import Feeds, digest_sample
 from ortune.data.sequences.pairs import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
@@ -304,7 +304,21 @@ class Original:
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
         records = to_record_array(answer["records"][0])
         budget, rule = budgeting.budget_for_evaluate(function, self.experiment.budget)
-        yields = samples.read_yields(answer, feeding.streams if feeding.ends else {})
+        yields: Feeds | None = None
+        if (yielded := answer.get("groups")) is not None:  # a generator's samples, to be divided
+            streams = feeding.streams if feeding.ends else {}
+            count, calls = len(yielded), {name: Stream(path) for name, path in streams.items()}
+            ends, digests = answer["ends"], []
+            for at in range(count):
+                inputs: list[object] = [
+                    [name, digest_sample(stream[call])]
+                    for name, stream in calls.items()
+                    for call in range(ends[name][at - 1] if at else 0, ends[name][at])
+                ]
+                digests.append(codec.digest(inputs or [at]))  # without any it is like no other
+            named = [f"no group, sample {at}" if g is None else g for at, g in enumerate(yielded)]
+            joined = None if len(set(named)) == count else tuple(named)
+            yields = Feeds(Path(), count, tuple(digests), None, joined)
         groups = None if yields is None else _find_shared_groups(yields)
         needed = None
         if yields is not None:
@@ -332,7 +346,7 @@ class Original:
             division,
             parts,
             outlook=self._describe_outlook(budget, needed, yields, parts),
-            yielded=None if yields is None else tuple(answer["groups"]),
+            yielded=None if yielded is None else tuple(yielded),
         )
 
     def _divide_records(

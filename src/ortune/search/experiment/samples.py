@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ortune.core import atomic_write, hub
 from ortune.core.augmentation import Augmentation
@@ -31,7 +30,6 @@ _RECORDED = 64
 _SEARCH_SHARE = 0.6
 CALIBRATION = "calibration"
 """The part that quantizers observe."""
-_UNITED = "no group, sample {}"
 
 Division = Mapping[str, tuple[int, ...]]
 """Part of the data -> indices of samples."""
@@ -238,30 +236,6 @@ def record_calls(experiment: Experiment, worker: Worker, folder: Path) -> Feedin
         materials[name] = Material(fed, chosen, custom_ops=experiment.baseline.custom_ops)
     digest = codec.digest([len(records), experiment.digest_code()])
     return Feeding(streams, materials, digest, ends=answer.get("ends", {}))
-
-
-def read_yields(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | None:
-    """Return the samples that a generator yielded, to be divided; None of one that returns a list.
-
-    Args:
-        answer: Of the worker's ``evaluate``.
-        streams: Model name -> the calls that were recorded meanwhile; empty when none were.
-    """
-    groups = answer.get("groups")
-    if groups is None:
-        return None
-    count, calls = len(groups), {name: Stream(path) for name, path in streams.items()}
-    digests = []
-    for at in range(count):
-        places: list[object] = [
-            [name, feeds.digest_sample(stream[call])]
-            for name, stream in calls.items()
-            for call in range(answer["ends"][name][at - 1] if at else 0, answer["ends"][name][at])
-        ]
-        digests.append(codec.digest(places or [at]))  # a sample without any call is like no other
-    group_names = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
-    joined = None if len(set(group_names)) == count else tuple(group_names)
-    return Feeds(Path(), count, tuple(digests), None, joined)
 
 
 def record_parts(count: int) -> Division:

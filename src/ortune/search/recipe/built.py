@@ -81,11 +81,7 @@ class BuiltModel:
 
 
 def steps_key(steps: Sequence[Step], material: str = "") -> str:
-    """Digest steps and the text of their plugins: an edited plugin builds anew.
-
-    Args:
-        material: What else the build depends on, as `Material.compute_key`.
-    """
+    """Digest steps, the text of their plugins and a `Material.compute_key`: edits build anew."""
     texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]
     return codec.digest([texts, material] if material else texts)
 

@@ -125,10 +125,8 @@ def describe_memory_lack(model: Path, available: int | None = None) -> str | Non
     """Say that memory does not suffice to run a model beside a person's other work; else None.
 
     Weights count twice: the runtime lays those of products out anew, and may still hold the first
-    copy. Both models are never open at the same time.
-
-    Args:
-        available: Bytes; by default what the machine has left now.
+    copy. Both models are never open at the same time. Available are so many bytes, by default what
+    the machine has left now.
     """
     free_bytes = psutil.virtual_memory().available if available is None else available
     needed = _COPIES * file.count_file_bytes(model) + _SPARE

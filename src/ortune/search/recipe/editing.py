@@ -283,8 +283,7 @@ class EditSession:
     def _find_difference(self, origin: ir.Model) -> str | None:
         """Compare numbers with what was before; None when equal or when nothing can be run.
 
-        Args:
-            origin: The model before the exact steps: behind a quantizer it is what counts.
+        The model before the exact steps, `origin`, is what counts behind a quantizer.
         """
         if not self.material.feeds or not self._steady:
             return None

@@ -69,8 +69,7 @@ class SharedCache:
     ) -> bool:
         """Put the files of a key into a folder, each whole and in this order, unless one is wrong.
 
-        Args:
-            names: Those that there may be; others are refused.
+        Others than these names are refused.
         """
         entry = self._try(lambda: self._read_entry(kind, key))
         listed = entry.get("files") if isinstance(entry, dict) else None
