@@ -24,6 +24,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import stream
+from ortune.measurement import process
 from ortune.measurement.devices import Device, LinkLost, find_claim, open_device
 from ortune.measurement.environment import find_interpreter, find_packages
 from ortune.measurement.environments.installed import (
@@ -32,13 +33,6 @@ from ortune.measurement.environments.installed import (
     read_environment,
 )
 from ortune.measurement.environments.releases import parse_release
-from ortune.measurement.process import (
-    WorkerFailed,
-    compute_outputs,
-    query_capabilities,
-    require_backend,
-    single_model_job,
-)
 
 _MODEL = """<ir_version: 8, opset_import: ["": 13]>
 check (float[1,4] x) => (float[1,4] y) { a = Add(x, x) y = Relu(a) }
@@ -98,7 +92,7 @@ def check_device(device: Device) -> CheckedDevice:
             claim = find_claim(environment)
             readings = claim.hold() if claim else {}
             offers = {
-                kind.name(): query_capabilities(kind(), environment)
+                kind.name(): process.query_capabilities(kind(), environment)
                 for kind in kinds
                 if kind.automatic
             }
@@ -131,14 +125,14 @@ def check_environment(name: str) -> CheckedEnvironment:
         for spelled in list_backends(record):
             try:
                 backend = parse_plugin(Backend, spelled)
-                offered = query_capabilities(backend, name)
+                offered = process.query_capabilities(backend, name)
                 versions, states[spelled] = offered.versions, offered.state
                 driver |= offered.driver
                 if offered.missing is None:
                     _verify_answers(backend, name, Path(folder))
                 elif not problem:
                     problem, fix = f"{spelled}: {offered.state}", offered.missing
-            except WorkerFailed as error:
+            except process.WorkerFailed as error:
                 states[spelled] = "not loadable"
                 problem, fix = problem or f"{spelled}: {error.failure.reason}", fix or again
             except OrtuneError as error:
@@ -157,8 +151,8 @@ def _verify_answers(backend: Backend, environment: str, root: Path) -> None:
     model, feeds = root / "check.onnx", root / "check.stream"
     onnx.save(onnx.parser.parse_model(_MODEL), model)
     stream.write_stream(feeds, [{"x": _X}])
-    job = single_model_job(model, backend, feeds, root, "check", environment=environment)
-    answer = compute_outputs(job, [0], root / f"{backend.name()}.stream")[0]["y"]
+    job = process.single_model_job(model, backend, feeds, root, "check", environment=environment)
+    answer = process.compute_outputs(job, [0], root / f"{backend.name()}.stream")[0]["y"]
     if not np.array_equal(answer, _Y):
         raise OrtuneError(
             f"it computes {answer.tolist()} in place of {_Y.tolist()}",
@@ -218,7 +212,7 @@ def require_backend_with_hint(backend: Backend, environment: str = HERE) -> Capa
         BadSettings: As `capabilities`.
     """
     try:
-        return require_backend(backend, environment)
+        return process.require_backend(backend, environment)
     except BackendMissing as error:
         for candidate in list_environments() if environment == HERE else ():
             intended: tuple[str, ...] = ()
@@ -238,7 +232,9 @@ def _query_offers(environment: Environment) -> OfferedThere:
     offers: dict[str, Capabilities] = {}
     try:
         for spelled in list_backends(environment):
-            offers[spelled] = query_capabilities(parse_plugin(Backend, spelled), environment.name)
+            offers[spelled] = process.query_capabilities(
+                parse_plugin(Backend, spelled), environment.name
+            )
     except OrtuneError as error:
         return OfferedThere(environment, offers, error.what, error.fix)
     return OfferedThere(environment, offers)

@@ -69,25 +69,12 @@ _CUDA_12 = (
 )
 """CUDA 12.9 with its cuDNN, for drivers before 580: the last wheel for CUDA 12 is of 1.26."""
 
+_ORT = "1.23.2 1.24.4 1.25.1 1.26.0 1.27.0 1.28.0 1.29.0 1.30.0 1.31.0 1.31.1 1.32.0"
+
 FAMILIES: Mapping[str, Family] = {
     "onnxruntime": Family(
         "ort",
-        dict.fromkeys(
-            (
-                "1.23.2",
-                "1.24.4",
-                "1.25.1",
-                "1.26.0",
-                "1.27.0",
-                "1.28.0",
-                "1.29.0",
-                "1.30.0",
-                "1.31.0",
-                "1.31.1",
-                "1.32.0",
-            ),
-            (),
-        ),
+        dict.fromkeys(_ORT.split(), ()),
         ("cpu",),
     ),
     "openvino": Family(

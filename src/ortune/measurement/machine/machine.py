@@ -6,13 +6,7 @@ import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from ortune.core.hardware.cpus import (
-    EMULATED,
-    cpu_model,
-    effective_cpus,
-    find_emulator,
-    instruction_sets,
-)
+from ortune.core.hardware import cpus
 from ortune.core.version import __version__
 
 _SETS = (
@@ -36,13 +30,13 @@ def describe_machine() -> dict[str, str]:
 
     Where the CPU is emulated, by what too: times of it say nothing of a real one.
     """
-    flags, emulator = instruction_sets(), find_emulator()
+    flags, emulator = cpus.instruction_sets(), cpus.find_emulator()
     return {
-        "cpu": cpu_model() or platform.processor() or platform.machine(),
+        "cpu": cpus.cpu_model() or platform.processor() or platform.machine(),
         "instruction sets": " ".join(name for name in SETS if name in flags) or "unknown",
-        "effective cpus": str(effective_cpus()),
+        "effective cpus": str(cpus.effective_cpus()),
         "system": f"{platform.system()} {platform.machine()}",
-        **({EMULATED: emulator} if emulator else {}),
+        **({cpus.EMULATED: emulator} if emulator else {}),
     }
 
 

@@ -11,17 +11,7 @@ from typing import Any, Protocol
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import (
-    StartupTimes,
-    WarmTimes,
-    iterate_blocks,
-    request_burst,
-    size_bursts,
-    wait_until_ready,
-    warm_up,
-    warmup_probe,
-)
+from ortune.measurement.timing import stats, turns
 
 _FEWEST, _SLOW = 3, 2
 """Blocks before a pair is looked at; where they take twice the seconds, as many as have an error
@@ -81,9 +71,9 @@ class LivePair:
 
     baseline: Worker
     candidate: Worker
-    started: StartupTimes
+    started: turns.StartupTimes
     pair: Pair
-    baseline_started: StartupTimes | None = None
+    baseline_started: turns.StartupTimes | None = None
 
 
 Progress = Callable[[Interval, int], None]
@@ -106,12 +96,14 @@ def time_pair(
         WorkerFailed: The candidate died.
     """
     with _attribute_failure(baseline):
-        first = warmup_probe(baseline)
-        base, seen = warm_up(baseline, first), warmup_probe(candidate)
+        first = turns.warmup_probe(baseline)
+        base, seen = turns.warm_up(baseline, first), turns.warmup_probe(candidate)
         runs = Pair((_warmup_block(base, first, seen),))
         if effort.should_stop(runs, 0):
             return runs
-        sizes = size_bursts({baseline: base, candidate: warm_up(candidate, seen)}, effort.burst)
+        sizes = turns.size_bursts(
+            {baseline: base, candidate: turns.warm_up(candidate, seen)}, effort.burst
+        )
         bursts: dict[Worker, Burst] = {}
         last, over = candidate, False
 
@@ -122,7 +114,7 @@ def time_pair(
             if worker is not last:
                 last.ask("wait_idle")
             last = worker
-            measured = request_burst(worker, size)
+            measured = turns.request_burst(worker, size)
             if len(bursts) < 2:
                 bursts[worker] = measured
                 over = len(bursts) == 2 and effort.should_stop(first_bursts(), 0.5)
@@ -133,7 +125,7 @@ def time_pair(
 
         completed: list[Block] = []
         until = time.monotonic() + effort.seconds
-        for measured in iterate_blocks(sizes, time_burst):
+        for measured in turns.iterate_blocks(sizes, time_burst):
             if over:
                 return first_bursts()
             completed.append(Block(measured[baseline], measured[candidate]))
@@ -184,16 +176,16 @@ def fresh_pairs(
                 order = [stack.enter_context(start()) for start in (baseline, candidate)]
                 base, worker = order
             worker.take_turns_with(base)
-            started: dict[Worker, StartupTimes] = {}
+            started: dict[Worker, turns.StartupTimes] = {}
             for process in order:
                 with _attribute_failure(base):
-                    started[process] = wait_until_ready(process)
+                    started[process] = turns.wait_until_ready(process)
             pair = time_pair(base, worker, effort, progress)
             yield LivePair(base, worker, started[worker], pair, started.get(base))
 
 
 def _warmup_block(
-    base: WarmTimes, baseline: Mapping[str, Any], candidate: Mapping[str, Any]
+    base: turns.WarmTimes, baseline: Mapping[str, Any], candidate: Mapping[str, Any]
 ) -> Block:
     """Return the candidate's best of its first runs beside the baseline, as a block.
 

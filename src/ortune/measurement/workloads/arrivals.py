@@ -11,12 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.measurement.arrivals import lanes as lane_threads
-from ortune.measurement.arrivals.lanes import (
-    arrival_times,
-    burst_seconds,
-    fit_burst,
-    summarize_tails,
-)
 
 _PATIENCE = 4
 """Calls are given up after this many times the seconds that their arrivals take."""
@@ -56,7 +50,7 @@ class Arrivals(Workload):
 
     def within(self, seconds: float) -> Self:
         """Shorten the bursts of a short search, unless their length was given."""
-        return replace(self, seconds=fit_burst(self.seconds, seconds))
+        return replace(self, seconds=lane_threads.fit_burst(self.seconds, seconds))
 
     def lanes(self, threads: int) -> int:
         return self.sessions
@@ -67,15 +61,15 @@ class Arrivals(Workload):
 
     def schedule_arrivals(self, at: int) -> list[int]:
         """Return the intended arrivals of a burst, nanoseconds from its start."""
-        count = max(2, round(self.rate * burst_seconds(self.seconds)))
+        count = max(2, round(self.rate * lane_threads.burst_seconds(self.seconds)))
         poisson = self.pattern == "poisson"
-        times = arrival_times(self.rate, count, (self.seed, at), poisson=poisson)
+        times = lane_threads.arrival_times(self.rate, count, (self.seed, at), poisson=poisson)
         return [int(moment) for moment in times]
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Serve one schedule; the span says where in the cycle its samples begin."""
         due = self.schedule_arrivals(span.at)
-        patience = int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1]))
+        patience = int(_PATIENCE * max(lane_threads.burst_seconds(self.seconds) * 1e9, due[-1]))
         tickets = itertools.count()  # one queue of calls, in order of arrival, for all lanes
         waiting = lane_threads.RunQueueMeter(rig.lanes[0])
         dropped = sum(lane_threads.settle_lane(lane, span) for lane in rig.lanes)
@@ -141,7 +135,9 @@ class Arrivals(Workload):
             "keeps_up": keeps_up,
             "given_up": given_up,
             "sessions": details[0]["sessions"],
-            **summarize_tails([ns for detail in details for ns in detail["queued_ns"]], "queued"),
+            **lane_threads.summarize_tails(
+                [ns for detail in details for ns in detail["queued_ns"]], "queued"
+            ),
             "notes": notes,
         }
 

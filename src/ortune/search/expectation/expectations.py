@@ -20,14 +20,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Score, Status, Trial, Verdict
-from ortune.search.expectation import priors
-from ortune.search.expectation.features import (
-    accuracy_features,
-    backend_precision,
-    latency_features,
-    plan_family,
-    quantizer_names,
-)
+from ortune.search.expectation import features, priors
 from ortune.search.expectation.priors import Durations, Priors, list_timed_trials
 from ortune.search.expectation.surrogate import Normal, Observation, Surrogate
 from ortune.search.policy import View
@@ -111,11 +104,11 @@ def float_utilization(view: View, backend: Backend) -> float:
     """
     if view.budget is None or not backend.lossy:
         return 0.0
-    there = backend_precision(backend)
+    there = features.backend_precision(backend)
     alike = (
         t
         for t in view.trials
-        if not t.plan.recipe.lossy and backend_precision(t.plan.backend) == there
+        if not t.plan.recipe.lossy and features.backend_precision(t.plan.backend) == there
     )
     utilizations = [budget_utilization(t.score, view.budget) for t in alike if t.score is not None]
     return min((value for value in utilizations if not math.isnan(value)), default=0.0)
@@ -171,15 +164,15 @@ class Expectations:
     def estimate_plans(self, plans: Sequence[Plan]) -> list[Expectation]:
         """Return what is expected of each plan."""
         latencies = self._latency_surrogate.predict_plans(
-            [latency_features(plan) for plan in plans]
+            [features.latency_features(plan) for plan in plans]
         )
         strains = self._accuracy_surrogate.predict_plans(
-            [accuracy_features(plan.recipe) for plan in plans]
+            [features.accuracy_features(plan.recipe) for plan in plans]
         )
         expectations = []
         for plan, latency, recipe in zip(plans, latencies, strains, strict=True):
             log_utilization = self._estimate_log_utilization(plan, recipe)
-            died = self._failure_counts[plan_family(plan)]
+            died = self._failure_counts[features.plan_family(plan)]
             runs = self._numbers["runs"] * self._numbers["runs again"] ** died
             kept, shown = (
                 log_utilization.probability_below(limit) if plan.lossy else 1.0
@@ -197,7 +190,7 @@ class Expectations:
         """Return a plan's strain, by that of its recipe where its answers are not known."""
         if not plan.lossy:
             return _EXACT
-        scored = self._answers.get((plan.recipe.steps, backend_precision(plan.backend)))
+        scored = self._answers.get((plan.recipe.steps, features.backend_precision(plan.backend)))
         if scored is not None:
             return Normal(scored, self._numbers["same answers"])
         backend = self._estimate_float_model(plan) if plan.backend.lossy else _EXACT
@@ -211,7 +204,9 @@ class Expectations:
         if built_size is not None:
             return Normal(math.log(built_size), 0.0)
         sizes = self._fitted.sizes
-        usual = min((sizes.get(name, 1.0) for name in quantizer_names(recipe)), default=1.0)
+        usual = min(
+            (sizes.get(name, 1.0) for name in features.quantizer_names(recipe)), default=1.0
+        )
         return Normal(math.log(usual), self._numbers["size sd"] if usual < 1 else 0.0)
 
     @cached_property
@@ -230,13 +225,13 @@ class Expectations:
     def _failure_counts(self) -> Counter[tuple[frozenset[str], str]]:
         """Return how often plans of a family died, other than while they were built."""
         failures = (t for t in self._view.trials if t.status is Status.FAILED and t.reproduce)
-        return Counter(plan_family(trial.plan) for trial in failures)
+        return Counter(features.plan_family(trial.plan) for trial in failures)
 
     @cached_property
     def _latency_surrogate(self) -> Surrogate:
         records = [
             Observation(
-                latency_features(t.plan),
+                features.latency_features(t.plan),
                 min(math.log(self._fitted.levels["slowest"]), math.log(t.ratio.value)),
                 self._estimate_noise(t),
             )
@@ -257,7 +252,7 @@ class Expectations:
 
     def _estimate_float_model(self, plan: Plan) -> Normal:
         """Return a float model's strain under a hint that changes answers, as scored or usual."""
-        place = backend_precision(plan.backend)
+        place = features.backend_precision(plan.backend)
         return self._float_utilizations.get(place) or self._priors.accuracy_prior(f"hint:{place}")
 
     @cached_property
@@ -266,7 +261,7 @@ class Expectations:
         by_precision: dict[str, list[float]] = {}
         for trial in self._trials_with_score:
             if trial.plan.backend.lossy and not trial.plan.recipe.lossy:
-                by_precision.setdefault(backend_precision(trial.plan.backend), []).append(
+                by_precision.setdefault(features.backend_precision(trial.plan.backend), []).append(
                     self._log_utilization(trial)
                 )
         return {
@@ -287,7 +282,7 @@ class Expectations:
         """Return a recipe's steps and the hint it ran under -> the least of its strains there."""
         lowest: dict[tuple[tuple[Step, ...], str], float] = {}
         for trial in self._trials_with_score:
-            at = trial.plan.recipe.steps, backend_precision(trial.plan.backend)
+            at = trial.plan.recipe.steps, features.backend_precision(trial.plan.backend)
             lowest[at] = min(self._log_utilization(trial), lowest.get(at, math.inf))
         return lowest
 
@@ -332,7 +327,9 @@ class Expectations:
             if trial.plan.backend.lossy:
                 value = _subtract_loss(value, self._estimate_float_model(trial.plan).mean)
                 noise = max(noise, self._numbers["repeats"])
-            records.append(Observation(accuracy_features(trial.plan.recipe), value, noise))
+            records.append(
+                Observation(features.accuracy_features(trial.plan.recipe), value, noise)
+            )
         return Surrogate(self._priors.accuracy_prior, records)
 
 

@@ -30,13 +30,7 @@ from ortune.measurement.process import Worker, keep_outputs
 from ortune.measurement.timing.operators import operator_shares, record_kernels
 from ortune.measurement.timing.turns import StartupTimes
 from ortune.search.experiment import budget as budgeting
-from ortune.search.experiment import samples
-from ortune.search.experiment.context import (
-    ScoredPart,
-    list_evaluation_parts,
-    make_scored_part,
-    to_record_array,
-)
+from ortune.search.experiment import context, samples
 from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
 
@@ -75,7 +69,7 @@ class BaselineData:
     budget: Budget
     rule: str
     division: Division
-    parts: Mapping[str, ScoredPart]
+    parts: Mapping[str, context.ScoredPart]
     watched: tuple[Budget, ...] = ()
     outlook: str = ""
     yielded: tuple[str | None, ...] | None = None
@@ -123,7 +117,7 @@ class Original:
         data = (
             self._by_function(feeding) if self.experiment.evaluate else self._by_samples(feeding)
         )
-        parts = list_evaluation_parts(data.parts)
+        parts = context.list_evaluation_parts(data.parts)
         doubt, provable = budgeting.validate_budget(data.budget, parts)
         doubt = "; ".join(text for text in (data.doubt, doubt) if text)
         if doubt and feeding.feeds is not None:
@@ -176,7 +170,7 @@ class Original:
         metric = budget.metric
         groups = _find_shared_groups(feeds)
         places = range(len(looked))
-        part = make_scored_part(
+        part = context.make_scored_part(
             "looked", places, outputs, metric, labels=labels, inputs=seen.__getitem__
         )
         needed = count_provable_samples(
@@ -197,7 +191,7 @@ class Original:
         for name in ("search", "final"):
             if name in division:
                 expected = self._record_outputs(division[name], f"expected-{name}")
-                parts[name] = make_scored_part(
+                parts[name] = context.make_scored_part(
                     name,
                     division[name],
                     expected,
@@ -302,7 +296,7 @@ class Original:
                 fix="leave it out",
             )
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
-        records = to_record_array(answer["records"][0])
+        records = context.to_record_array(answer["records"][0])
         budget, rule = budgeting.budget_for_evaluate(function, self.experiment.budget)
         yields: Feeds | None = None
         if (yielded := answer.get("groups")) is not None:  # a generator's samples, to be divided
@@ -327,7 +321,7 @@ class Original:
             )
         division = self._divide_records(feeding, yields, len(records), needed)
         parts = {
-            name: ScoredPart(
+            name: context.ScoredPart(
                 name,
                 division[name],
                 None,
@@ -376,7 +370,7 @@ class Original:
         budget: Budget,
         needed: int | None,
         feeds: Feeds | None,
-        parts: Mapping[str, ScoredPart],
+        parts: Mapping[str, context.ScoredPart],
     ) -> str:
         """Say how many samples are held out, whether they prove the budget, and how many would.
 
@@ -424,7 +418,9 @@ def _find_shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
     return None if groups is None or len(set(groups)) == len(groups) else groups
 
 
-def _mark_proof(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
+def _mark_proof(
+    parts: Mapping[str, context.ScoredPart], feeds: Feeds
+) -> dict[str, context.ScoredPart]:
     """Mark samples that differ, and as proof those of them in a part that no choice read."""
     marked = {
         name: replace(part, different=split.find_distinct(feeds, part.indices))

@@ -24,14 +24,8 @@ from ortune.core.wording import shorten_groups
 from ortune.data.synthetic import require_input_names
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
+from ortune.measurement import process
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import (
-    NoAnswer,
-    Worker,
-    WorkerFailed,
-    query_capabilities,
-    worker_folder,
-)
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.measurement.timing.turns import Deadlines, wait_until_ready
 from ortune.measurement.workloads.latency import Latency
@@ -219,7 +213,7 @@ def _measure_original(
     return baseline, deadlines, min(_TIMEOUT_S, max(20.0, experiment.time / 3, needed))
 
 
-class _UserFacingWorker(Worker):
+class _UserFacingWorker(process.Worker):
     """A worker whose failure is the user's to mend: the original does not run.
 
     One that something from outside ended raises `CutShort`.
@@ -228,25 +222,25 @@ class _UserFacingWorker(Worker):
     def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         try:
             return super().ask(do, timeout_s=timeout_s, **arguments)
-        except WorkerFailed as error:
+        except process.WorkerFailed as error:
             error.demand_verdict()
             reason, fix = error.failure.reason, error.failure.fix
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"
             usual = "check the model, the data and the baseline's backend; -v shows the log"
-            if isinstance(error, NoAnswer):
+            if isinstance(error, process.NoAnswer):
                 usual += "; more --time, where the command has it, waits longer"
             raise BadData(reason, fix=fix or usual) from None
 
 
 def _start_worker(
     experiment: Experiment, root: Path, streams: Mapping[str, Path], sink: Sink
-) -> Worker:
+) -> process.Worker:
     job = WorkerJob(
         {name: path.absolute() for name, path in experiment.models.items()},
         experiment.baseline,
         {name: path.resolve() for name, path in streams.items()},
-        worker_folder(root.resolve() / "workers", "setup"),
+        process.worker_folder(root.resolve() / "workers", "setup"),
         Latency(batch=experiment.workload.batch),
         verbose=experiment.verbose,
         environment=experiment.environment,
@@ -263,7 +257,7 @@ def _start_worker(
 
 def _job_settings(experiment: Experiment, on: str) -> dict[str, Any]:
     """Return the fields of a job that are known before any sample is read."""
-    offered = query_capabilities(experiment.baseline, experiment.environment)
+    offered = process.query_capabilities(experiment.baseline, experiment.environment)
     return {
         "model_digest": model_digest(experiment.models),
         "workload": experiment.workload,

@@ -35,17 +35,7 @@ from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import job_key
 from ortune.search.experiment.ledger import read_trials
 from ortune.search.experiment.measure import Files, build_all
-from ortune.search.mixed_precision.costs import (
-    MOST,
-    NONE,
-    UNKNOWN,
-    AccuracyCost,
-    AccuracyRuns,
-    Loss,
-    ScoredSamples,
-    time_gained,
-    time_shares,
-)
+from ortune.search.mixed_precision import costs
 from ortune.search.mixed_precision.grouping import By
 from ortune.search.mixed_precision.survey import (
     MixtureOutcome,
@@ -143,11 +133,11 @@ class PlanLatency:
     ratio: Interval
 
 
-Entry: TypeAlias = SurveyStart | PlanLatency | AccuracyCost | SharedCost
+Entry: TypeAlias = SurveyStart | PlanLatency | costs.AccuracyCost | SharedCost
 _ENTRIES: dict[str, type[Entry]] = {
     "begun": SurveyStart,
     "compared": PlanLatency,
-    "cost": AccuracyCost,
+    "cost": costs.AccuracyCost,
     "shared": SharedCost,
 }
 
@@ -169,7 +159,7 @@ class SurveyProgress:
         self._path = root / FOLDER / f"{key}.jsonl"
         self.begun: SurveyStart | None = None
         self.compared: PlanLatency | None = None
-        self.costs: dict[str, AccuracyCost] = {}
+        self.costs: dict[str, costs.AccuracyCost] = {}
         self.shared: dict[tuple[str, str], SharedCost] = {}
         self.seconds = 0.0
         cut_torn(self._path)
@@ -205,7 +195,7 @@ class SurveyProgress:
                 self.begun = entry
             case PlanLatency():
                 self.compared = entry
-            case AccuracyCost():
+            case costs.AccuracyCost():
                 self.costs[entry.region] = entry
             case SharedCost():
                 self.shared[entry.one, entry.two] = entry
@@ -324,7 +314,7 @@ class _Survey:
             forms, plain = self._make_forms(prepared, joint=False)
             unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
         ratio = self._plan_ratio(files, live, began + seconds - self._clock())
-        shares = time_shares(
+        shares = costs.time_shares(
             load_for_step(prepared, self._step),
             [form.region for form in forms.all],
             self._context.by_operator,
@@ -338,8 +328,8 @@ class _Survey:
                     region.nodes,
                     region.pattern,
                     region.ops,
-                    UNKNOWN if cost is None or cost.error else cost.cost,
-                    time_gained(shares[region.name], ratio) if form.changes else NONE,
+                    costs.UNKNOWN if cost is None or cost.error else cost.cost,
+                    costs.time_gained(shares[region.name], ratio) if form.changes else costs.NONE,
                     form.saved,
                     LATE if cost is None else cost.error,
                     region.layers,
@@ -435,13 +425,15 @@ class _Survey:
         begun = progress.begun
         complete = all(form.region.name in progress.costs for form in forms.all)
         if begun is not None and complete and not self._list_pairs(forms):
-            return Loss.for_metric(metric).unit, begun.whole.value
+            return costs.Loss.for_metric(metric).unit, begun.whole.value
         if self._context.evaluate:  # what was recorded has no labels
-            samples = ScoredSamples(spread_indices(len(Stream(self._context.feeds[MAIN])), MOST))
+            samples = costs.ScoredSamples(
+                spread_indices(len(Stream(self._context.feeds[MAIN])), costs.MOST)
+            )
         else:
             part = self._context.parts["search"]
-            samples = ScoredSamples(part.indices, part.labels)
-        with AccuracyRuns(
+            samples = costs.ScoredSamples(part.indices, part.labels)
+        with costs.AccuracyRuns(
             forms, samples, metric, self._folder, self._start_worker, self._clock
         ) as runs:
             if begun is None:

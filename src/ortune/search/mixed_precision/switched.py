@@ -19,13 +19,8 @@ from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.quantizers.calibration.calibrate import compute_ranges
+from ortune.search.mixed_precision import grouping
 from ortune.search.mixed_precision.choice import exclude_nodes, isolate_region
-from ortune.search.mixed_precision.grouping import (
-    By,
-    PrecisionRegion,
-    find_neighbours,
-    find_regions,
-)
 from ortune.search.recipe.built import Material
 from ortune.transforms.raise_opset import RaiseOpset
 
@@ -43,7 +38,7 @@ class QuantizedRegion:
         path: The model with this region alone quantized, where it is not in the joint one.
     """
 
-    region: PrecisionRegion
+    region: grouping.PrecisionRegion
     switch: int | None = None
     path: Path | None = None
     changes: bool = True
@@ -87,7 +82,7 @@ def quantize_regions(
     folder: Path,
     *,
     ranges: Path,
-    by: By = "region",
+    by: grouping.By = "region",
     joint: bool = True,
     rounded: Path | None = None,
     sink: Sink = ignore_event,
@@ -106,7 +101,7 @@ def quantize_regions(
         OrtuneError: The model cannot be used.
     """
     plain = load_for_step(path, step)
-    groups = find_regions(plain, by)
+    groups = grouping.find_regions(plain, by)
     layers = [name for region in groups for name in region.layers]
     steps = [isolate_region(step, plain, region.layers, layers) for region in groups]
     _apply_rewrites(plain, step, layers)
@@ -115,7 +110,7 @@ def quantize_regions(
         source = load_for_step(rounded, step)
         _apply_rewrites(source, step, layers)
         constants = find_changed_constants(plain, source)
-    pairs = find_neighbours(plain, groups)
+    pairs = grouping.find_neighbours(plain, groups)
     answers = _observe_ranges(source, steps, material, ranges, sink)
     board = SwitchableModel(plain, len(groups)) if joint else None
     forms: list[QuantizedRegion] = []

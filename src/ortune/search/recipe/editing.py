@@ -32,13 +32,7 @@ from ortune.graph.ir import edit, spec
 from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs
 from ortune.metrics.snr import Snr
-from ortune.quantizers.calibration import reuse
-from ortune.quantizers.calibration.calibrate import (
-    RANGES,
-    RangeCache,
-    calibrate_groups,
-    compute_ranges,
-)
+from ortune.quantizers.calibration import calibrate, reuse
 from ortune.search.recipe import compare
 from ortune.search.recipe.built import Material
 
@@ -217,11 +211,11 @@ class EditSession:
             raise BadData(needs, fix="give samples to calibrate on with --data")
         folder = self._folder.parent / "ranges" / file.compute_digest(self._source)[:16]
         shared, key = self.material.shared, (folder.name, codec.digest(indices))
-        if shared is not None and not (folder / RANGES).is_file():
-            shared.fetch_files("ranges", key, folder, [RANGES])
+        if shared is not None and not (folder / calibrate.RANGES).is_file():
+            shared.fetch_files("ranges", key, folder, [calibrate.RANGES])
         ops = self.material.custom_ops
         stream, followers = feeds.stream, () if self._lossy else self._followers
-        if followers and RangeCache(folder, [indices]).list_missing(probes):
+        if followers and calibrate.RangeCache(folder, [indices]).list_missing(probes):
             # In the same pass what other quantizers will ask, of tensors that the model has and
             # where observers keep little; moments wait until they are wanted.
             there = {value.name for node in edit.walk_nodes(self.model) for value in node.outputs}
@@ -239,12 +233,14 @@ class EditSession:
             # What another recipe's tensor has wrong is told when that recipe is built.
             with contextlib.suppress(OrtuneError):
                 unique = list(dict.fromkeys(more))
-                calibrate_groups(self.model, unique, stream, [indices], folder, custom_ops=ops)
-        ranges = compute_ranges(
+                calibrate.calibrate_groups(
+                    self.model, unique, stream, [indices], folder, custom_ops=ops
+                )
+        ranges = calibrate.compute_ranges(
             self.model, probes, stream, indices, folder, custom_ops=ops, sink=self._sink
         )
         if shared is not None:
-            shared.store_files("ranges", key, folder, [RANGES])
+            shared.store_files("ranges", key, folder, [calibrate.RANGES])
         return ranges
 
     def _apply_step(self, step: Transform) -> Edit:
