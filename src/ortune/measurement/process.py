@@ -432,8 +432,7 @@ def single_model_job(
 ) -> WorkerJob:
     """Return the job of a single model: its samples in `stream`, its files below `root`.
 
-    Args:
-        engines: Folder of built engines, in the place of the user's.
+    A folder of built engines stands in the place of the user's.
     """
     out = worker_folder(root.resolve() / "workers", label)
     return WorkerJob(

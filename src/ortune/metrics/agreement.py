@@ -85,9 +85,8 @@ def compute_agreement(
 ) -> float:
     """Return the share of an output's positions that decide alike; 0 where its shape changed.
 
-    Args:
-        axis: On which the scores of one position lie.
-        change: What a probability may change by at most where the decision is the same.
+    The scores of a position lie on an axis; where the decision is the same, a probability may
+    change by so much at most.
     """
     reference, candidate = expected[name], actual.get(name)
     if candidate is None or candidate.shape != reference.shape:

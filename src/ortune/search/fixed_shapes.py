@@ -74,11 +74,8 @@ def note_fixed_shapes(
 ) -> None:
     """Note what the winner gains with fixed sizes, where that was not asked for and can be.
 
-    It is timed against the winner itself, in the time that is left, and kept nowhere: a model that
-    takes one size is handed out on request alone.
-
-    Args:
-        winner: None where the original stays.
+    It is timed against the winner itself (None: the original stays), in the time that is left,
+    and kept nowhere: a model that takes one size is handed out on request alone.
     """
     if space.fixing is None or space.fixed:
         return

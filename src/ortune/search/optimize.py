@@ -146,15 +146,15 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
         request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
-        names = map(str, make_paths(request.model))  # a function in the place of a file is no path
-        model = [name if is_function(name) else Path(name) for name in names]
-        repeated = replace(request, model=model, baseline=baseline, out=Path(request.out))
-        repeat = settings.format_settings(repeated, but=_OF_A_CALL)
-        kept = root / settings.REPEAT
+        repeat, kept = _format_repeat(request, baseline), root / settings.REPEAT
         if not again and is_finished(root) and kept.is_file() and kept.read_text() == repeat:
             return read_study(root)
         write_text(kept, repeat)
         exact = request.data is None and not request.evaluate
+        header = read_header(root)
+        assert header is not None, "a prepared run has a header"
+        by_region = request.regions and header.by_region
+        context = replace(context, by_operator=header.by_operator, by_region=by_region)
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
         context = use_other_machines(context, request)
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
@@ -291,6 +291,14 @@ def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> Non
             f"{names[0]} is your own code, which does not run on a device",
             fix="leave it out, or leave out --executor and --devices",
         )
+
+
+def _format_repeat(request: Optimize, baseline: Backend) -> str:
+    """Write the settings that repeat the run; a function in the place of a file is no path."""
+    names = map(str, make_paths(request.model))
+    model = [name if is_function(name) else Path(name) for name in names]
+    repeat = replace(request, model=model, baseline=baseline, out=Path(request.out))
+    return settings.format_settings(repeat, but=_OF_A_CALL)
 
 
 def select_targets(

@@ -84,11 +84,7 @@ def estimate_required_units(
 
 
 def compute_min_units(margin: float, reach: float, error: float) -> int | None:
-    """Return the least units that prove a loss below `margin` where none loses anything.
-
-    Args:
-        reach: How much a unit can lose.
-    """
+    """Return the least units that prove a loss below `margin` where none loses of its `reach`."""
     if margin <= 0 or margin >= reach:
         return None if margin <= 0 else 1
     return _count_units_to_goal(np.log1p(BETS * margin / (reach - margin)), error)

@@ -215,10 +215,8 @@ def latency_ratio(
     """Return candidate over baseline latency with its interval.
 
     Every pair gives one estimate with a bootstrap error from its blocks; see `pair_spread` for
-    their variance. Student's t over the pairs.
-
-    Args:
-        learnt: From the other groups of the run, without these pairs.
+    their variance. Student's t over the pairs. Other groups of the run, without these, were
+    learnt from.
     """
     middle, variance, df, n = pair_spread(pairs, learnt)
     return _make_interval(middle, student_quantile(confidence, df) * math.sqrt(variance / n))
@@ -227,11 +225,9 @@ def latency_ratio(
 def claim_ratio(pairs: Sequence[Pair], learnt: PooledVariance = NOTHING) -> Interval:
     """Return a finalist's ratio with an interval that holds although its timing may end early.
 
-    Its pairs are looked at after each from `FEWEST_PAIRS` on. Every look has a share of the error,
-    so that in 1 % of finals at most any of them misses (Boole's inequality), whenever it ended.
-
-    Args:
-        learnt: See `latency_ratio`.
+    Its pairs are looked at after each from `FEWEST_PAIRS` on. Every look has a share of the
+    error, so that in 1 % of finals at most any of them misses (Boole's inequality), whenever
+    it ended.
     """
     whole = 1 - CONFIDENCE
     last = whole - sum(_LOOK_ERRORS.values())

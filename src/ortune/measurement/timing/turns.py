@@ -154,12 +154,9 @@ def iterate_blocks(
 ) -> Iterator[dict[T, Burst]]:
     """Yield the bursts of one block after another, both halves of a contestant joined.
 
-    Who ran last runs again where the order turns: one stretch, in which it need not settle again.
-    Every contestant walks through the cycle of samples at its own pace.
-
-    Args:
-        sizes: Burst of every contestant.
-        timed: Time a contestant's burst; None takes the contestant out.
+    Who ran last runs again where the order turns: one stretch, in which it need not settle
+    again. Every contestant walks through the cycle of samples at its own pace. What times a
+    burst of a contestant's size takes it out by None.
     """
     remaining, last = list(sizes), None
     for turn in count():

@@ -33,12 +33,7 @@ _NAMED = 4
 
 
 def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int:
-    """Serve commands until standard input ends.
-
-    Args:
-        path: The job's file.
-        make_workbench: Makes the workbench.
-    """
+    """Serve commands for the job in a file until standard input ends."""
     if sys.platform == "linux":  # elsewhere the closed stdin ends it with its parent
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

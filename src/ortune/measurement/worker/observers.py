@@ -82,8 +82,7 @@ def extents(
 ) -> dict[str, Any]:
     """Run the largest sample; return how many elements each tensor has, and one of its shapes.
 
-    Args:
-        model: A file whose outputs are shapes.
+    The outputs of the model's file are shapes.
     """
     sizes = [sum(array.nbytes for array in bench.sample(i).values()) for i in indices]
     largest = indices[int(np.argmax(sizes))]

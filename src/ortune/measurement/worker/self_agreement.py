@@ -188,9 +188,7 @@ def _find_wrong_optimizers(
 def explain_failure(error: BadModel, bench: Workbench, *, running: bool = False) -> BadModel:
     """Return an error that names the optimizers which keep a model from its work, if they do.
 
-    Args:
-        error: Why one of the job's models does not load.
-        running: It loads, and does not run.
+    It says why one of the job's models does not load; or, where `running`, does not run.
     """
     backend, models = bench.job.backend, bench.job.models
 
@@ -240,9 +238,6 @@ def find_culprits(
     """Return the fewest optimizers without which a model is right, by halving; None without any.
 
     Where several do, the earlier ones of `optimizers` are taken.
-
-    Args:
-        is_right: Whether the model is right without these optimizers.
     """
 
     def halve(without: tuple[str, ...], among: tuple[str, ...]) -> tuple[str, ...]:

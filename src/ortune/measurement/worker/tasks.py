@@ -54,9 +54,7 @@ _SLOW = 20_000_000
 def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
     """Run every model in short bursts, round after round; return each round's least time.
 
-    Args:
-        bench: Its models have one float32 input each, ``x``.
-        seconds: Timed in all; on a busy machine the last rounds are left out.
+    Models have one float32 input each, ``x``. On a busy machine the last rounds are left out.
     """
     few = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
     # Large tensors repeat these numbers, which is soon made; equal shapes share one.

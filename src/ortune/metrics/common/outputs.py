@@ -107,11 +107,9 @@ def find_vectors(outputs: Tensors, output: str) -> str:
 
 
 def pool_sentences(outputs: Tensors, name: str, pooling: Pooling, inputs: Tensors) -> Floats:
-    """Return one vector a sentence, float64 [sentences, width].
+    """Return one vector a sentence, float64 [sentences, width], of [sentences, tokens, width].
 
-    Args:
-        pooling: How vectors of tokens [sentences, tokens, width] become one.
-        inputs: Their ``attention_mask`` says which tokens count; without one all do.
+    The inputs' ``attention_mask`` says which tokens count; without one all do.
     """
     values = outputs[name].astype(np.float64)
     if values.ndim != _TOKENS:

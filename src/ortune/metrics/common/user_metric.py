@@ -84,10 +84,8 @@ class UserMetric(Metric):
     def make_unimported(self, *, lower: bool) -> Self:
         """Return it as a file of results holds it: spelled alike, its function never imported.
 
-        A report of a stranger's run must not run the code that the run names.
-
-        Args:
-            lower: Whether lower is better, which only the function itself would say.
+        A report of a stranger's run must not run the code that the run names. Whether
+        lower is better only the function itself would say.
         """
         kind: Callable[..., Self] = _make_unimported_class(type(self), lower)
         return kind(path=self.path, share=self.share)

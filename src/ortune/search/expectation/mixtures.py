@@ -383,12 +383,10 @@ def _estimate_gain(trial: Trial, view: View) -> float:
 
 
 def _estimate_mixture_gain(log_ratio: Normal, utilization: float, plan: Plan, view: View) -> float:
-    """Return what mixtures of a plan that fails may gain.
+    """Return what mixtures of a plan that fails may gain, by the logarithm of its ratio.
 
-    Args:
-        log_ratio: Logarithm of the plan's ratio.
-        utilization: What it loses over what it may: so much the more has to go back. What the hint
-            loses by itself cannot.
+    The more it loses over what it may, the more has to go back. What the hint loses by itself
+    cannot.
     """
     least = float_utilization(view, plan.backend)
     if least >= _TOO_NEAR or not math.isfinite(utilization):

@@ -83,8 +83,8 @@ class Context:
         provable: Something can be proved against the original.
         agreement: Whether the original agrees with itself.
         yielded: The group of each sample of an evaluate function; None of one without groups.
-        by_operator: Operator -> its share of the original's time.
-        by_region: Whether plans may differ in precision by region.
+        by_operator: Operator -> its share of the original's time, from the run's header.
+        by_region: Whether plans may differ in precision by region, from there too.
         deadlines: Of a plan's requests, by what the original took.
         shared: Where measurements of like machines may be.
         ahead: What other nodes build meanwhile; None without a cluster.
@@ -209,9 +209,7 @@ def make_scored_part(
 ) -> ScoredPart:
     """Put a part of the data together with the original's records on it.
 
-    Args:
-        outputs: The original's on these samples.
-        inputs: Of a sample by its index, for a metric that reads them.
+    Of the original are the outputs; a metric that reads inputs gets them by a sample's index.
     """
     part_labels = None if labels is None else tuple(labels[i] for i in indices)
     fed = inputs if metric.reads_inputs else None

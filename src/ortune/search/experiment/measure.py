@@ -336,11 +336,7 @@ def _finish_trial(
 
 
 def pool_variance(trials: Iterable[Trial], but: str = "") -> stats.PooledVariance:
-    """Return what the A/A pair and the finalists of a run tell about how far pairs differ.
-
-    Args:
-        but: Key of the finalist whose own pairs are left out.
-    """
+    """Return what the A/A pair and the finalists, `but` for one key, tell of how pairs differ."""
     measured = [(t, t.measurement.pairs) for t in trials if t.measurement is not None]
     groups = [pairs for t, pairs in measured if t.part == "final" and t.key != but]
     equal = [pair for t, pairs in measured if t.stage == "baseline" for pair in pairs]
@@ -352,11 +348,8 @@ def judge_trial(
 ) -> Trial:
     """Return a measured trial with interval, status and reason by what its run has learnt.
 
-    A search sorts by less sure intervals than those that are shown.
-
-    Args:
-        learnt: How far pairs differ, from the rest of the run.
-        plans: How many were looked at, for a finalist's accuracy; None leaves it as it is.
+    A search sorts by less sure intervals than those that are shown. `plans` were looked at,
+    which counts for a finalist's accuracy; None leaves that as it is.
     """
     if (measured := trial.measurement) is None:
         return trial

@@ -136,9 +136,7 @@ class _Judge:
     ) -> dict[str, str]:
         """Return tensor -> what stands around its pair; empty where no few pairs are to blame.
 
-        Args:
-            path: The only file, without whose pairs the plan's runtime keeps the budget.
-            former: Pairs of earlier plans, which are tried first.
+        The pairs of earlier plans are tried first.
         """
         model = file.load(path)
         edit.inline_functions(model)

@@ -118,8 +118,6 @@ def prepare_context(
         agreement=agreement,
         provable=baseline.provable,
         yielded=baseline.yielded,
-        by_operator=baseline.by_operator,
-        by_region=by_region and (header is None or header.by_region),
         deadlines=deadlines,
     )
 

@@ -349,9 +349,8 @@ class _Survey:
     def _make_forms(self, prepared: Path, *, joint: bool = True) -> tuple[QuantizedRegions, Path]:
         """Return the forms, and the model in float that they were made of.
 
-        Args:
-            prepared: The model as the deciding step gets it: with rounded weights it is no model
-                in float any more, unless rounding changed more than constants.
+        With rounded weights the model that the deciding step gets is no model in float any
+        more, unless rounding changed more than constants.
         """
         ranges = self._context.root / "artefacts" / "ranges" / file.compute_digest(prepared)[:16]
         self._sink(Progress("quantizing regions alone"))
@@ -378,11 +377,8 @@ class _Survey:
     def _plan_ratio(self, files: Files, live: Worker, remaining_s: float) -> float:
         """Return the plan's latency over the original's: of its trial, or of a pair timed now.
 
-        Args:
-            remaining_s: Seconds of the survey; a pair takes what it needs all the same.
-
-        Returns:
-            NaN where the time was up before any region was run.
+        A pair takes what it needs of the survey's seconds. NaN where the time was up
+        before any region was run.
         """
         trials = read_trials(self._context.root)
         for trial in trials:

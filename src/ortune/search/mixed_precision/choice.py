@@ -126,13 +126,10 @@ def can_mix(recipe: Recipe) -> bool:
 
 
 def mix_recipe(survey: Survey, in_float: Collection[str]) -> Recipe:
-    """Return a survey's recipe with some of its regions in float.
+    """Return a survey's recipe with some of its regions, by name, in float.
 
-    What the deciding step excludes already stays excluded.
-
-    Args:
-        survey: Of a mixable recipe.
-        in_float: Names of regions; their layers are excluded by name, whatever it looks like.
+    What the deciding step excludes already stays excluded; layers are excluded by name,
+    whatever it looks like.
     """
     recipe = survey.plan.recipe
     if not in_float:
@@ -218,12 +215,7 @@ def exclude_nodes(step: Quantizer, model: ir.Model, names: Iterable[str]) -> Qua
 def isolate_region(
     step: Quantizer, model: ir.Model, region_layers: Collection[str], all_layers: Iterable[str]
 ) -> Quantizer:
-    """Return a step that leaves all layers in float but those of one region.
-
-    Args:
-        region_layers: Layers of the region.
-        all_layers: Layers of all regions.
-    """
+    """Return a step that leaves all layers in float but those of one region."""
     single = exclude_nodes(step, model, [name for name in all_layers if name not in region_layers])
     changes: dict[str, Any] = {"leave_worst": 0}  # of one region its layers would be the worst
     return replace(single, **changes) if hasattr(single, "leave_worst") else single

@@ -322,15 +322,11 @@ class AccuracyRuns:
 def time_shares(
     model: ir.Model, regions: Iterable[PrecisionRegion], by_operator: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return region -> its share of the original's time.
+    """Return region -> its share of the original's time, by that of each operator.
 
     The profile tells operators apart; layers of one operator share its time by floating-point
     operations, or by bytes of weights where shapes are not known. Where it does not name a
     region's operator, all layers share all of the time.
-
-    Args:
-        model: That the regions are of.
-        by_operator: Operator -> its share of the original's time.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     for name, part in by_operator.items():
@@ -368,9 +364,8 @@ def time_shares(
 def time_gained(share: float, plan: float) -> Interval:
     """Return what a region probably saves: its layers as much of their time as the plan of its.
 
-    Args:
-        share: Of the original's time that the region takes; the ends are none the nearer for it.
-        plan: The plan's latency over the original's; NaN where it is not known.
+    The ends are none the nearer for it. The plan's latency over the original's is NaN where it
+    is not known.
     """
     if math.isnan(plan):
         return UNKNOWN

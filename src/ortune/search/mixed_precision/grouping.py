@@ -235,11 +235,7 @@ def _list_constants(value: ir.Value) -> Iterator[ir.Value | None]:
 def find_neighbours(
     model: ir.Model, regions: Sequence[PrecisionRegion]
 ) -> tuple[tuple[str, str], ...]:
-    """Return pairs of regions of which one reads what the other makes, in the regions' order.
-
-    Args:
-        model: With the names that the regions have.
-    """
+    """Return pairs of regions of which one reads what the other makes, in the regions' order."""
     owner = {name: region.name for region in regions for name in region.nodes}
     readers: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for node in model.graph:
