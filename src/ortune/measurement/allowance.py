@@ -24,16 +24,13 @@ class MemoryBoundWorker(Protocol):
     @property
     def pid(self) -> int:
         """Its process."""
-        ...
 
     @property
     def limit(self) -> int:
         """Bytes that it and all others may take together."""
-        ...
 
     def end(self, why: str) -> None:
         """Kill it, and keep the reason."""
-        ...
 
 
 @dataclass

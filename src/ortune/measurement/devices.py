@@ -62,24 +62,19 @@ class Connection(Protocol):
     @property
     def pid(self) -> int:
         """The process on this machine that stands for it; 0 where none does."""
-        ...
 
     @property
     def returncode(self) -> int | Any:
         """Exit code, `LOST` where the connection broke; None while it runs."""
-        ...
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
-        ...
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; raise `subprocess.TimeoutExpired` after so many seconds."""
-        ...
 
     def kill(self) -> None:
         """End it at once."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -61,4 +61,3 @@ class Answering(Protocol):
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Send one command and return its answer."""
-        ...

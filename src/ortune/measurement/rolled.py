@@ -42,9 +42,6 @@ class StatefulModel:
     """A model whose samples are steps.
 
     Attributes:
-        model: Its file.
-        digest: Of the file.
-        facts: What it takes and gives.
         sequence: What makes a sequence of samples: file, group or a number.
         state: Outputs that are fed to inputs, such as ``h_out:h_in``; empty finds them.
         shapes: Of states at the first step, where given.

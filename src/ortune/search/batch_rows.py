@@ -19,13 +19,11 @@ class BatchRow:
     """Which plan is best at a batch.
 
     Attributes:
-        batch: Samples a run.
         trial: Of the best plan at this batch, or of the original.
         state: ``confirmed`` in fresh pairs; ``unconfirmed``: measured once; ``original``.
         beside: Time of this plan over that of the plan that is best at the search's own batch,
             here; None where it is that plan, or that was not timed.
         tail: The highest percentile with ten entries beyond it.
-        tail_ns: Nanoseconds.
         per_second: Samples a second; None where the workload pauses.
     """
 

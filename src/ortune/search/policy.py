@@ -163,8 +163,6 @@ class Policy(Protocol):
         Or a plan whose regions are to be measured one at a time, once a plan: `View.surveys`
         holds what came of it.
         """
-        ...
 
     def explain_untried(self, view: View) -> LeftOut:
         """Say what stays untried, asked when `next` has returned None."""
-        ...

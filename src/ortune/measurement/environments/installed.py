@@ -40,7 +40,6 @@ class Environment:
     Attributes:
         name: As ``--environment`` takes it.
         release: What it was made for; empty where its record cannot be read.
-        folder: Where it lies.
     """
 
     name: str

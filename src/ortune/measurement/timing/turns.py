@@ -203,7 +203,6 @@ class Deadlines:
     """Seconds by the request, from the original's; a request that is not named has the worker's.
 
     Attributes:
-        seconds: Request -> seconds.
         run_ns: A run of the original.
         judged_s: Running and scoring the original on all samples.
     """

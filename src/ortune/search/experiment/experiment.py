@@ -31,7 +31,6 @@ class Experiment:
 
     Attributes:
         models: Name -> file; the only model is named "".
-        baseline: Where the untouched models run.
         workload: With the batch in it, and bursts that fit the time.
         budget: None derives one from the outputs.
         data: Samples to score; None makes some up.
@@ -43,11 +42,9 @@ class Experiment:
         state: Outputs that are fed to inputs at the next step; found by their names if empty.
         shapes: Input -> shape of what is made up.
         ranges: Input -> lowest and highest value of what is made up.
-        evaluate: The user's scoring function, or empty.
         ignored: Outputs that the budget does not read and that need not be watched.
         time: Seconds; it limits how many samples are scored too.
         memory_limit: Bytes that each process may take.
-        environment: Where the original runs.
 
     Raises:
         BadSettings: What is of samples is given without any, or samples for several models.

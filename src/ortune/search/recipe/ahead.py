@@ -57,9 +57,6 @@ class BuildsAhead:
     """Builds that nodes of the open cluster make, or have made.
 
     Attributes:
-        models: Name -> original file.
-        materials: Name -> what builds of this model may use.
-        cache: Folder where builds of the run lie.
         kind: Of the nodes that time plans, and build none; empty where this machine times.
         sink: Is told what went wrong elsewhere.
         arrived: Builds that were not made here.
