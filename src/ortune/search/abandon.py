@@ -56,27 +56,21 @@ class StoppingRule:
             done: Blocks that this is; half a block is the first A B, 0 a warm-up run.
         """
         if stats.count_unusable([pair]):
-            return self._judge_disturbed(pair)
+            # A run as long as the scheduler's slice waits where a shorter one does not, so that one
+            # disturbed block says next to nothing of a plan that is near: all blocks or runs do.
+            logs = [stats.rough_log(Pair((block,))) for block in pair.blocks]
+            if any(map(math.isnan, logs)):
+                return ""
+            if len(logs) >= _AGREEING and (why := self._compare_to_best(min(logs), _BEHIND[1.0])):
+                return why
+            runs = stats.rough_entry_logs(pair)
+            return self._compare_to_best(min(runs), _FAR_BEHIND) if len(runs) >= _AGREEING else ""
         middle, *_ = stats.pair_spread([pair])
         if math.isnan(middle):
             return ""
         blocks = float(len(pair.blocks)) if done is None else done
         reached = max(timed_blocks for timed_blocks in _BEHIND if timed_blocks <= blocks)
         return self._compare_to_best(middle, _BEHIND[reached])
-
-    def _judge_disturbed(self, pair: Pair) -> str:
-        """Return the same of a pair whose runs waited: it ends where all blocks or runs say so.
-
-        A run as long as the scheduler's slice waits where a shorter one does not, so that one
-        disturbed block says next to nothing of a plan that is near.
-        """
-        logs = [stats.rough_log(Pair((block,))) for block in pair.blocks]
-        if any(map(math.isnan, logs)):
-            return ""
-        if len(logs) >= _AGREEING and (why := self._compare_to_best(min(logs), _BEHIND[1.0])):
-            return why
-        runs = stats.rough_entry_logs(pair)
-        return self._compare_to_best(min(runs), _FAR_BEHIND) if len(runs) >= _AGREEING else ""
 
     def _compare_to_best(self, log_ratio: float, limit: float) -> str:
         behind = log_ratio - math.log(self.best)

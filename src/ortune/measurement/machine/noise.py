@@ -214,8 +214,7 @@ def judge_noise(
     advice += [
         *_advise_on_waits(disturbed, record, unusable),
         *_advise_on_taken_time(record),
-        *_advise_on_neighbours(record),
-        *_advise_on_clocks(record),
+        *_advise_on_surroundings(record),
     ]
     if claimed:
         advice = [replace(item, severe=False) for item in advice]
@@ -270,21 +269,16 @@ def _advise_on_taken_time(record: Record) -> list[Advice]:
     return advice
 
 
-def _advise_on_neighbours(record: Record) -> list[Advice]:
-    if record.other_cpus is None or record.other_cpus <= OTHERS * record.cpus:
-        return []
-    problem = (
-        f"other processes used {record.other_cpus:.1f} of {format_count(record.cpus, 'CPU')} "
-        "during the run"
-    )
-    change = "close them"
-    if record.cpus > 1 and record.other_cpus < record.cpus - 0.5:
-        change += ", or use one thread: --on 'cpu(threads=1)'"
-    return [Advice(problem, change)]
-
-
-def _advise_on_clocks(record: Record) -> list[Advice]:
+def _advise_on_surroundings(record: Record) -> list[Advice]:
+    """Say what neighbours and clocks do."""
     advice = []
+    if record.other_cpus is not None and record.other_cpus > OTHERS * record.cpus:
+        cpus = format_count(record.cpus, "CPU")
+        problem = f"other processes used {record.other_cpus:.1f} of {cpus} during the run"
+        change = "close them"
+        if record.cpus > 1 and record.other_cpus < record.cpus - 0.5:
+            change += ", or use one thread: --on 'cpu(threads=1)'"
+        advice.append(Advice(problem, change))
     governor = record.settings.get("frequency governor", "")
     if governor in ("powersave", "conservative", "ondemand"):
         change = "set it to performance (cpupower frequency-set -g performance)"
