@@ -18,12 +18,9 @@ from ortune.measurement.statistics import betting, binomial, bootstrap, paired
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
-_SLACK = 1e-9
-"""Of a record beside its declared bounds: rounding."""
-_END = 0.05
-"""Error of each end of the interval that is shown."""
-_FEWEST = 2
-"""Units that a bootstrap can draw from."""
+_SLACK = 1e-9  # of a record beside its declared bounds: rounding
+_END = 0.05  # error of each end of the interval that is shown
+_FEWEST = 2  # units that a bootstrap can draw from
 _FIGURE_SHARE = 0.05
 """Samples that may fail under a figure whose limit says no share: as many as under `share`."""
 

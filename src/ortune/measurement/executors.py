@@ -25,11 +25,9 @@ from ortune.measurement.devices import LOST, Connection, Device, open_device, re
 
 KIND = "target:"
 """What the resource of Ray is called that a node of a kind has: ``target:rpi5``."""
-_SHARE = 1e-3
-"""How much of that resource what starts processes takes."""
+_SHARE = 1e-3  # how much of that resource what starts processes takes
 _CHUNK = 1 << 20
-_START_S = 60.0
-"""How long a node of a kind is waited for: that one is gone shows in half of it."""
+_START_S = 60.0  # how long a node of a kind is waited for: that one is gone shows in half of it
 _OF_RAY = ("OMP_NUM_THREADS", "PYTHONPATH")
 """What Ray sets for its workers, and would change how fast a model runs or what is imported."""
 

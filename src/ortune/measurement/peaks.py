@@ -34,8 +34,7 @@ from ortune.measurement.process import WorkerFailed, ask_once
 
 SECONDS = 1.6
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
-_TYPICAL = 16 * 2**20
-"""Bytes of last-level cache where the system does not tell."""
+_TYPICAL = 16 * 2**20  # bytes of last-level cache where the system does not tell
 _LEAST_MEMORY, _MOST_MEMORY = 64 * 2**20, 512 * 2**20
 _LEAST_CACHE, _MOST_CACHE = 2**18, 4 * 2**20
 _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}

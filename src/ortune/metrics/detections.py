@@ -16,12 +16,9 @@ from ortune.metrics.common.fidelity import Fidelity
 _NEAR = 0.8
 """Share of the least score from which a detection of one model answers one of the other: a score
 that crosses the limit by a hair is none that was lost."""
-_LISTED = 6
-"""Columns of a head that lists boxes, scores and classes."""
-_COVERS = 0.5
-"""Overlap above which a box of the same class is the same object."""
-_MOST = 300
-"""Boxes of the highest scores that are looked at in a picture."""
+_LISTED = 6  # columns of a head that lists boxes, scores and classes
+_COVERS = 0.5  # overlap above which a box of the same class is the same object
+_MOST = 300  # boxes of the highest scores that are looked at in a picture
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
 
-_CAP = 200.0
-"""dB: beyond what float64 can tell apart."""
+_CAP = 200.0  # dB: beyond what float64 can tell apart
 
 
 @dataclass(frozen=True)

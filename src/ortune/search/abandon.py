@@ -29,10 +29,8 @@ NEAR = 1.02
 """A plan within 2 % of the best is not to be stopped."""
 _BEHIND = {0.0: 3.0, 0.5: 1.5, 1.0: 1.35, 2.0: 1.22, 3.0: 1.1}
 """Blocks that were timed (0: a warm-up run alone) -> times the best from which it is stopped."""
-_WHOLE = 10
-"""Times from which on no decimal is written."""
-_AGREEING = 3
-"""Blocks that have to agree, each by itself, where their runs waited for a CPU."""
+_WHOLE = 10  # times from which on no decimal is written
+_AGREEING = 3  # blocks that have to agree, each by itself, where their runs waited for a CPU
 _FAR_BEHIND = 3.0
 """Times the best from which so many runs are enough. Single disturbed blocks look up to 1.6 times
 as slow as they are (109 of ``benchmarks/results/MACHINE/busy.json``)."""
@@ -56,7 +54,7 @@ class StoppingRule:
             done: Blocks that this is; half a block is the first A B, 0 a warm-up run.
         """
         if stats.count_unusable([pair]):
-            # A run as long as the scheduler's slice waits where a shorter one does not, so that one
+            # A run as long as the scheduler's slice waits where a shorter one does not, so that a
             # disturbed block says next to nothing of a plan that is near: all blocks or runs do.
             logs = [stats.rough_log(Pair((block,))) for block in pair.blocks]
             if any(map(math.isnan, logs)):

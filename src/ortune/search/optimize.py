@@ -522,10 +522,8 @@ def require_requested(
         )
 
 
-_PATIENCE_S = 300.0
-"""That a request to a module may take: the first run compiles."""
-_SECONDS = 4.0
-"""Of timing that a row gets."""
+_PATIENCE_S = 300.0  # that a request to a module may take: the first run compiles
+_SECONDS = 4.0  # of timing that a row gets
 
 
 def _make_torch_rows(source: str, weights: Path, threads: int) -> tuple[Backend, Backend]:
@@ -568,8 +566,7 @@ def _compare_module(context: Context, rows: tuple[Backend, ...], sink: Sink) -> 
                 return
 
 
-_TOKENS = 32
-"""Of an answer, at most."""
+_TOKENS = 32  # of an answer, at most
 _TIMEOUT_S = 1800.0
 _FUNCTION = '''"""Score an encoder and its decoder by the answers that PyTorch gave ({key})."""
 

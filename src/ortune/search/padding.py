@@ -214,8 +214,7 @@ COUNT = 4
 MULTIPLE = 8
 _TIMED = 6
 _ROUNDS = 15
-_WORTH = 0.98
-"""Buckets that leave more than this of the time are not worth having."""
+_WORTH = 0.98  # buckets that leave more than this of the time are not worth having
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,8 +18,7 @@ from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.recipe.space import Space
 from ortune.search.reserve import OVER
 
-_BUILT_S = 10.0
-"""Seconds that building may take in any case."""
+_BUILT_S = 10.0  # seconds that building may take in any case
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ _FIRST = 3
 faster, and what mends that where it loses too much."""
 OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
-_LONGER = 1.5
-"""Times that bursts of a finalist are longer than those of the search."""
+_LONGER = 1.5  # times that bursts of a finalist are longer than those of the search
 
 
 @dataclass(frozen=True)

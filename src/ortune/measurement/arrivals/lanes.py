@@ -76,8 +76,7 @@ if TYPE_CHECKING:  # requests, which name a workload, are read without NumPy
 T = TypeVar("T")
 
 _QUICKER = 0.98
-_LEAST_NS = 10_000_000
-"""Time at least that a lane runs before it counts as settled."""
+_LEAST_NS = 10_000_000  # time at least that a lane runs before it counts as settled
 
 
 def run_positions(lane: Lane, *positions: int) -> None:

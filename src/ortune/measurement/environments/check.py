@@ -39,8 +39,7 @@ check (float[1,4] x) => (float[1,4] y) { a = Add(x, x) y = Relu(a) }
 """
 _X = np.array([[-5, 0, 1, 2]], np.float32)
 _Y = np.array([[0, 0, 2, 4]], np.float32)
-_AT_ONCE = 4
-"""Processes that ask at the same time."""
+_AT_ONCE = 4  # processes that ask at the same time
 OLDEST: Mapping[str, int] = {"13": 580, "12": 525}
 """CUDA -> the first branch of the driver that runs it (NVIDIA, CUDA compatibility)."""
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?==(\d+)\.")

@@ -22,8 +22,7 @@ from ortune.measurement import environment as lookup
 from ortune.measurement.environments.releases import Release, parse_release
 
 FORMAT = 1
-_WAIT_S = 900.0
-"""How long one process may take to make an environment that another wants too."""
+_WAIT_S = 900.0  # how long one process may take to make an environment that another wants too
 _LIMIT_S = 1800
 _LARGEST = 64 * 1024
 _PIP = (

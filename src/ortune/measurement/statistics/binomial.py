@@ -13,8 +13,7 @@ Floats = NDArray[np.float64]
 
 MOST = 100_000
 """Samples beyond which nobody is told how many would prove something."""
-_STEPS = 40
-"""Halvings of an interval: beyond what a float can tell apart."""
+_STEPS = 40  # halvings of an interval: beyond what a float can tell apart
 
 
 def log_factorials(n: int) -> Floats:

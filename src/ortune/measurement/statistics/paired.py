@@ -16,14 +16,11 @@ Counts = NDArray[np.int64]
 
 GAMMA = 1e-3
 """Share of the error that is spent on where the nuisance parameter may lie."""
-_STEP = 0.1
-"""Of the nuisance parameter on the scale of sqrt(n q), whose standard deviation is 1/2."""
+_STEP = 0.1  # of the nuisance parameter on the scale of sqrt(n q), whose standard deviation is 1/2
 _TAIL, _MORE = 6.0, 10
 """Counts further out, in standard deviations and then some, have a chance below 1e-8."""
-_SAFE = 300.0
-"""Exponents whose products are far from what a float can hold."""
-_ROUNDS = 3
-"""Of the search for a bound, which is only shown."""
+_SAFE = 300.0  # exponents whose products are far from what a float can hold
+_ROUNDS = 3  # of the search for a bound, which is only shown
 _cached_lower_bound = lru_cache(maxsize=256)(binomial.compute_clopper_pearson)
 """Asked anew for each limit that is tried on the same outcome."""
 

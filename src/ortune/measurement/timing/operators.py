@@ -18,12 +18,9 @@ from ortune.core.session import Executed, Recorded
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, translate_failures
 
-_FEWEST, _MOST = 4, 20
-"""Profiled runs; of the middle half of them the times are the means."""
-_EVENTS = 6_000
-"""Calls of kernels in a trace at most: reading it takes about a tenth of a second."""
-_SLOWED = 1.5
-"""Time of a profiled run over a plain one, about."""
+_FEWEST, _MOST = 4, 20  # profiled runs; of the middle half of them the times are the means
+_EVENTS = 6_000  # calls of kernels in a trace at most: reading it takes about a tenth of a second
+_SLOWED = 1.5  # time of a profiled run over a plain one, about
 _GRACE_S = 5.0
 SAME_WORK = {
     "Convolution": "Conv",
@@ -99,10 +96,8 @@ def find_main_source(kernel: Executed, sources: Sequence[str], op_types: Mapping
     return next(same, [*named, sources[0]][0])
 
 
-_TRACED = 20_000
-"""Calls of kernels that a trace should hold at most: each is about a kilobyte."""
-_CALL_NS = 2_000
-"""A call of a kernel takes at least about this long with the profiler on."""
+_TRACED = 20_000  # calls of kernels that a trace should hold at most: each is about a kilobyte
+_CALL_NS = 2_000  # a call of a kernel takes at least about this long with the profiler on
 _BURST_NS = 100_000_000
 _WARM_NS = 300_000_000
 _LEAST_BURST = 4

@@ -28,13 +28,11 @@ _ENTRY_NS = 1_000_000
 _SETTLE_NS = 10_000_000
 _SETTLE_RUNS = 8
 """After a switch at most so many runs are dropped, beyond those of the first 10 ms."""
-_LONG_NS = 100_000_000
-"""One run that takes this long brings back what the other has displaced."""
+_LONG_NS = 100_000_000  # one run that takes this long brings back what the other has displaced
 _COLD = 8
 """Between bursts of a stretch a question and its answer cost the next run 0.2 ms: it is dropped
 where a burst has as many."""
-_FEWEST = 2
-"""Entries of a burst at least."""
+_FEWEST = 2  # entries of a burst at least
 
 T = TypeVar("T")
 
@@ -194,8 +192,7 @@ _LOAD_S, _RUN_S, _BURST_S, _SCORE_S = 8.0, 2.0, 4.0, 6.0
 """What is always granted: a slow start of a process is no hang."""
 _DEVICE_RUN_S = 30.0
 """What a first run on a GPU or NPU is granted: it loads kernels and plans convolutions."""
-_TIMES = 10
-"""Times the original's own that a load and a run may take."""
+_TIMES = 10  # times the original's own that a load and a run may take
 
 
 @dataclass(frozen=True)

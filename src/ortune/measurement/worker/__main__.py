@@ -28,8 +28,7 @@ from ortune.measurement.worker.tasks import TASKS
 from ortune.measurement.worker.workbench import Workbench
 
 _PR_SET_PDEATHSIG = 1
-_NAMED = 4
-"""Inputs that a fix names at most."""
+_NAMED = 4  # inputs that a fix names at most
 
 
 def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int:

@@ -26,8 +26,7 @@ if sys.platform == "win32":
     sys.exit("a device has to run Linux, macOS or another Unix")
 
 _CHUNK = 1 << 20
-_SILENCE_S = 20.0
-"""After so much silence a search is taken for dead."""
+_SILENCE_S = 20.0  # after so much silence a search is taken for dead
 _COOLING_S, _PAUSE_S = 300.0, 2.0
 _KEPT_S = 86400.0
 """How long the folders of jobs are kept, so that a failure can be repeated by hand."""

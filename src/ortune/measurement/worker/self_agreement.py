@@ -23,8 +23,7 @@ from ortune.measurement.job import MAIN
 from ortune.measurement.worker.workbench import Workbench, run_for_tensors
 from ortune.metrics.snr import Snr
 
-_LONG_S = 5.0
-"""Seconds of runs after which no further sample is taken."""
+_LONG_S = 5.0  # seconds of runs after which no further sample is taken
 _REPEATED_DB = 90.0
 """Two runs of one session on one sample stay above this: threads may add up in another order."""
 _LAST_BITS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-51}

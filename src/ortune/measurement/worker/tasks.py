@@ -47,8 +47,7 @@ from ortune.measurement.worker.workbench import Workbench, run_for_tensors
 
 _ROUNDS, _FEWEST = 8, 3
 _WARM = 3
-_SLOW = 20_000_000
-"""ns of a run from which one warm-up is enough."""
+_SLOW = 20_000_000  # ns of a run from which one warm-up is enough
 
 
 def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
@@ -86,8 +85,7 @@ def _time_run(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
 
 
 _STEP_S = 0.005
-_IDLE_NS = 500_000
-"""CPU time in one step below which threads have stopped spinning."""
+_IDLE_NS = 500_000  # CPU time in one step below which threads have stopped spinning
 
 
 def first(bench: Workbench) -> dict[str, Any]:
@@ -303,8 +301,7 @@ def end_recording(bench: Workbench, runs: int) -> dict[str, Any]:
     return {"recorded": codec.encode(session.recorded(runs))}
 
 
-_ALONE = object()
-"""Stands for the group of a record that was given without one."""
+_ALONE = object()  # stands for the group of a record that was given without one
 
 
 def load(bench: Workbench) -> dict[str, Any]:

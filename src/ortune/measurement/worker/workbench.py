@@ -64,8 +64,7 @@ class SessionLane:
 
 _ROUND_BYTES = 256 * 2**20
 _TOLD_S = 0.5
-_DETAILS = 4096
-"""Bursts whose details are kept until somebody asks for them."""
+_DETAILS = 4096  # bursts whose details are kept until somebody asks for them
 
 
 class Workbench:

@@ -12,8 +12,7 @@ from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.measurement.arrivals import lanes as lane_threads
 
-_PATIENCE = 4
-"""Calls are given up after this many times the seconds that their arrivals take."""
+_PATIENCE = 4  # calls are given up after this many times the seconds that their arrivals take
 
 
 @dataclass(frozen=True)

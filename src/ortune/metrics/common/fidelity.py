@@ -33,8 +33,7 @@ SHARE = 0.95
 FOLLOWS_DB = 6.0
 """What the original's own variation is above the noise of a group, at least. Dead and swapped
 groups have 0 or less; ``docs/accuracy.md`` has what bfloat16 and int8 leave of good models."""
-_RESTING = 1e-5
-"""Of a mean value: what differs by less does not vary, but was rounded."""
+_RESTING = 1e-5  # of a mean value: what differs by less does not vary, but was rounded
 _SILENT = 0.1
 """A probability that never lies farther from its mean decides nothing in these samples."""
 _ENTRY = re.compile(r"(all|-?\d)(%?):(.+)", re.DOTALL)

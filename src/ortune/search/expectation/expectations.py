@@ -31,8 +31,7 @@ _TOUCHING = 0.05
 _CERTAIN = 0.05
 """Share beyond the limit, at least, where the verdict says which side of it a plan is on."""
 _WHOLE = 1e-6
-_SILENT = 3000.0
-"""Decibels beyond which a loss is as good as infinite."""
+_SILENT = 3000.0  # decibels beyond which a loss is as good as infinite
 
 
 def log_budget_utilization(score: Score, budget: Budget) -> float:

@@ -22,10 +22,8 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.WEIGHTS: 0.9,
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
-_PART = 0.5
-"""Share of a job's time and loss that one of its models is taken to have."""
-_BEHIND = 0.3
-"""The share of the quantized layers that is left to quantizers behind the first."""
+_PART = 0.5  # share of a job's time and loss that one of its models is taken to have
+_BEHIND = 0.3  # the share of the quantized layers that is left to quantizers behind the first
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
 

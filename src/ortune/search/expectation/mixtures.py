@@ -36,25 +36,20 @@ from ortune.search.policy import View
 MOST = 4
 """Mixtures of a survey that are tried: two or three find the limit, and each takes the time of
 another plan."""
-_AIM = 0.9
-"""Share of the allowed loss that a mixture aims at: near the limit the answer is luck."""
+_AIM = 0.9  # share of the allowed loss that a mixture aims at: near the limit the answer is luck
 _LEAST_GAIN = 0.99
 """A further mixture must be expected to take less than this share of the best before it: less is
 not told apart by a trial."""
 _REBUILT = 0.3
 """Of what the surveyed plan took to build: the kit's observations are known (a quarter, twice)."""
-_FAR = 2.0
-"""Times of what it may that a plan loses, from which most of its loss has to go back."""
+_FAR = 2.0  # times of what it may that a plan loses, from which most of its loss has to go back
 _SLOWER = (0.25, 4.0)
 """How far time that was lost may be from what was expected, for the next: more is noise."""
 _LOSS_SD = (0.5, 0.25)
 """Standard deviation of the logarithm of a loss: by the whole plan alone, and by a mixture."""
-_TIME_SD = (0.06, 0.03)
-"""Of the logarithm of a ratio, likewise."""
-_RUNS = 0.97
-"""The chance that a mixture builds and runs: its plan did."""
-_NAMED = 3
-"""Regions whose names a reason gives."""
+_TIME_SD = (0.06, 0.03)  # of the logarithm of a ratio, likewise
+_RUNS = 0.97  # the chance that a mixture builds and runs: its plan did
+_NAMED = 3  # regions whose names a reason gives
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,7 @@ LAYERS = {
 }
 _GATES = 6
 """Products that a recurrent layer counts as, where no profile tells its share of the time."""
-_USUAL = 4.0
-"""Settings that what the tables tell of them counts as, beside those of the run."""
+_USUAL = 4.0  # settings that what the tables tell of them counts as, beside those of the run
 _PACKED = {"int8-weights": 8, "int4-weights": 4}
 """Bits of packed weights, that are read from memory in place of 32."""
 
@@ -277,8 +276,7 @@ def _amdahl_log_ratio(share: float, gain: float) -> float:
 
 KEPT = "clean"
 """Work of a recipe's transforms."""
-_SHORT_S = 0.1
-"""Seconds of building below which the clock says nothing of the pace."""
+_SHORT_S = 0.1  # seconds of building below which the clock says nothing of the pace
 _Work: TypeAlias = tuple[frozenset[str], tuple[tuple[str, int], ...]]
 
 

@@ -23,8 +23,7 @@ from ortune.metrics.score import EvaluateScore
 from ortune.metrics.sentence_cosine import SentenceCosine
 from ortune.search.experiment.context import ScoredPart
 
-_LOOKED_AT = 64
-"""Samples from which a budget is derived."""
+_LOOKED_AT = 64  # samples from which a budget is derived
 
 
 def budget_for(

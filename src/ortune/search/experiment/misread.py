@@ -40,10 +40,8 @@ _SAMPLES, _FEWEST, _FILE_S, _SLOWED = 8, 2, 10.0, 5.0
 seconds that this may take, and how much slower than the original a quantized file is at level
 disabled, about."""
 _EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
-_BISECT_SHARE = 1 / 3
-"""Of the time left to build a plan, what looking for pairs may take."""
-_MOST = 6
-"""Kinds of pairs, at most, that are left out: more are no fault of a few."""
+_BISECT_SHARE = 1 / 3  # of the time left to build a plan, what looking for pairs may take
+_MOST = 6  # pairs, at most, that are left out: more are no fault of a few
 
 
 def judge_file(

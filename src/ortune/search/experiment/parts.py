@@ -34,21 +34,15 @@ from ortune.search.experiment import context, samples
 from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
 
-_LOOKED_AT = 64
-"""Samples, spread over all, that the budget is fixed by before they are divided."""
-_SHARE = 40
-"""Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
-_SCORING_S = 300.0
-"""Scoring a part of the data may take so long at least."""
+_LOOKED_AT = 64  # samples, spread over all, that the budget is fixed by before they are divided
+_SHARE = 40  # scoring one plan on a part takes at most this fraction of the time budget (1/40)
+_SCORING_S = 300.0  # scoring a part of the data may take so long at least
 _RECORDING_S, _SLOWER = 10.0, 20
 """Its runs on all samples may take so long at least, or so many times as long as on the first."""
-_PROFILED = 0.02
-"""Share of the time budget that the profile by operator may take."""
-_SEARCHED = 2
-"""Finalists from which on plans are searched for, not only compared."""
+_PROFILED = 0.02  # share of the time budget that the profile by operator may take
+_SEARCHED = 2  # finalists from which on plans are searched for, not only compared
 _NOUNS = {"final": "held-out"}
-_FINAL = 4
-"""The part that few plans are scored on may take so many times as long."""
+_FINAL = 4  # the part that few plans are scored on may take so many times as long
 
 
 @dataclass(frozen=True)
@@ -439,8 +433,7 @@ _LIST = (
 )
 
 
-_ASKED = 8
-"""Samples on which a metric is asked what it reads."""
+_ASKED = 8  # samples on which a metric is asked what it reads
 
 
 def make_output_limits(

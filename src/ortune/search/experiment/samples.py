@@ -25,8 +25,7 @@ from ortune.quantizers.calibration.ranges_file import SavedRanges
 from ortune.search.experiment.experiment import Experiment
 from ortune.search.recipe.build import Material
 
-_RECORDED = 64
-"""Recorded calls that are used for calibration, spread over all."""
+_RECORDED = 64  # recorded calls that are used for calibration, spread over all
 _SEARCH_SHARE = 0.6
 CALIBRATION = "calibration"
 """The part that quantizers observe."""

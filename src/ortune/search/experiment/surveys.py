@@ -215,8 +215,7 @@ _PLANNED, _LATEST = 0.7, 0.95
 after that."""
 _PAIR_S = (1.0, 4.0)
 """Seconds of the plan against the original, where no trial tells: fewest and most."""
-_LITTLE = 0.01
-"""Of what the whole costs, below which what neighbours may share is not asked for."""
+_LITTLE = 0.01  # of what the whole costs, below which what neighbours may share is not asked for
 _DRAFTS = "survey-"
 
 

@@ -24,8 +24,7 @@ from ortune.search.mixed_precision.survey import Survey
 
 S = TypeVar("S", bound=Step)
 
-_TINY = 0.001
-"""Share of the original's latency below which a gain that may be none counts as none."""
+_TINY = 0.001  # share of the original's latency below which a gain that may be none counts as none
 _PLACE_RULES: dict[str, Any] = {"keep_first": 0, "head": True}
 """Fields that leave layers in float by their place among those that are quantized -> the value
 with which none is left."""

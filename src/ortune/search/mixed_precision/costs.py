@@ -45,10 +45,8 @@ MOST, FEWEST = 32, 4
 whatever little time there is."""
 NONE = Interval(0.0, 0.0, 0.0)
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
-_PAIRED = 1.3
-"""Runs a region, with those of neighbours that lose much: a dozen for fifty regions."""
-_ERROR = 0.025
-"""At each end of an interval: 95 % between them."""
+_PAIRED = 1.3  # runs a region, with those of neighbours that lose much: a dozen for fifty regions
+_ERROR = 0.025  # at each end of an interval: 95 % between them
 _KINDS = {
     "Gemm": "MatMul",
     "FusedGemm": "MatMul",

@@ -46,8 +46,7 @@ _FUSED = (
 FUSED = frozenset(_FUSED.split())
 """Operators that go with the layer whose output alone they read, beside constants."""
 _MOVED = "Flatten Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
-_MOVES = frozenset(_MOVED.split())
-"""Operators behind which values are the same ones."""
+_MOVES = frozenset(_MOVED.split())  # operators behind which values are the same ones
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 

@@ -29,8 +29,7 @@ from ortune.measurement.executors import KIND
 from ortune.search.recipe.build import build_in, is_crossing
 from ortune.search.recipe.built import Material, find_build, list_file_names, steps_key
 
-_LOOK_S = 0.5
-"""Between two looks at the clock while a build is waited for."""
+_LOOK_S = 0.5  # between two looks at the clock while a build is waited for
 WAIT_S, WAIT = 5.0, 2.0
 """How long a build is waited for before it is made here: so many times the longest so far."""
 
@@ -203,8 +202,7 @@ def _open_folder() -> Path:
     return _PROCESS.enter_context(open_temporary_folder())
 
 
-_PROCESS = ExitStack()
-"""Open until the process ends."""
+_PROCESS = ExitStack()  # open until the process ends
 
 
 def _fetch_file(path: Path, reference: list[Any]) -> None:

@@ -37,8 +37,7 @@ from ortune.search.recipe.built import (
 from ortune.search.recipe.built import Material as Material
 from ortune.search.recipe.editing import EditSession, list_following
 
-_SAMPLES = ".samples"
-"""Ending of the samples beside a build that takes others than its source."""
+_SAMPLES = ".samples"  # ending of the samples beside a build that takes others than its source
 
 
 def build(

@@ -31,8 +31,7 @@ noise of a few hundred in a row 25 dB more; bfloat16 has three bits, 18 dB, less
 _CONVERTING = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
 _ORACLE = Cpu(level="disabled")
 _COPIES = 2
-_SPARE = 256 << 20
-"""Bytes for the runtime itself and for what lies between nodes."""
+_SPARE = 256 << 20  # bytes for the runtime itself and for what lies between nodes
 
 
 @dataclass(frozen=True)

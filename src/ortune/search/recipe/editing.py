@@ -36,8 +36,7 @@ from ortune.quantizers.calibration import calibrate, reuse
 from ortune.search.recipe import compare
 from ortune.search.recipe.built import Material
 
-_GROWTH = 0.01
-"""Weights that an exact step makes larger by more than this are named."""
+_GROWTH = 0.01  # weights that an exact step makes larger by more than this are named
 
 
 class EditSession:
@@ -336,8 +335,7 @@ def list_following(recipes: Sequence[Recipe], steps: Sequence[Step]) -> tuple[Qu
     return tuple(dict.fromkeys(step for step in begun if isinstance(step, Quantizer)))
 
 
-_RUN = 2
-"""Samples that are run with every choice."""
+_RUN = 2  # samples that are run with every choice
 
 
 def refine_step(

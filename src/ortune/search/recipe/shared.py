@@ -22,8 +22,7 @@ from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.plugins.user_function import digest_file
 
-_MOST = 64 * 2**20
-"""Bytes of an entry."""
+_MOST = 64 * 2**20  # bytes of an entry
 
 
 @dataclass(frozen=True, repr=False)
