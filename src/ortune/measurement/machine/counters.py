@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,16 @@ def take_snapshot(roots: Roots = LIVE) -> Snapshot:
     for line in _read_text(roots.proc / "pressure/cpu").splitlines():
         if line.startswith("some"):
             waits = int(line.rpartition("total=")[2]) / 1e6
+    clock_files = roots.sys.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
+    khz = (_read_text(file).strip() for file in sorted(clock_files))
+    clocks = [float(text) / 1000 for text in khz if text.isdigit()]
+    if not clocks:
+        lines = _read_text(roots.proc / "cpuinfo").splitlines()
+        clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    sensors = [*roots.sys.glob("class/thermal/thermal_zone*/temp")]
+    sensors += roots.sys.glob("class/hwmon/hwmon*/temp*_input")
+    milli = (_read_text(file).strip() for file in sensors)
+    celsius = [int(text) / 1000 for text in milli if text.removeprefix("-").isdigit()]
     load: tuple[float, ...] = ()
     if hasattr(os, "getloadavg"):
         with suppress(OSError):
@@ -96,19 +106,24 @@ def take_snapshot(roots: Roots = LIVE) -> Snapshot:
         busy,
         stolen,
         total,
-        process_seconds(roots.proc),
+        _count_own_seconds(roots.proc),
         _parse_counters(_read_text(roots.proc / "stat")).get("ctxt"),
         waits,
         read_throttles(roots),
-        read_cpu_mhz(roots),
-        read_celsius(roots.sys),
+        tuple(round(clock, 1) for clock in clocks),
+        max(celsius, default=None),
         load,
     )
 
 
-def process_seconds(proc: Path) -> float:
+def _count_own_seconds(proc: Path) -> float:
     """Return CPU seconds of this process and all below it, ended ones included."""
-    me, table = os.getpid(), dict(_list_processes(proc))
+    me, table = os.getpid(), {}
+    for folder in proc.glob("[0-9]*"):  # parent, and seconds of its own and of its ended children
+        fields = _read_text(folder / "stat").rpartition(")")[2].split()
+        if len(fields) > 14:
+            seconds = sum(map(int, fields[11:15])) / _ticks_per_second()
+            table[int(folder.name)] = int(fields[1]), seconds
     if me not in table:
         used = os.times()
         return used.user + used.system + used.children_user + used.children_system
@@ -139,25 +154,6 @@ def read_throttles(roots: Roots) -> tuple[Throttle, ...] | None:
     )
 
 
-def read_cpu_mhz(roots: Roots) -> tuple[float, ...]:
-    """Return the clock of every CPU, from cpufreq or else from /proc/cpuinfo; empty if hidden."""
-    files = sorted((roots.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    clocks = [float(text) / 1000 for file in files if (text := _read_text(file).strip()).isdigit()]
-    if not clocks:
-        lines = _read_text(roots.proc / "cpuinfo").splitlines()
-        clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
-    return tuple(round(clock, 1) for clock in clocks)
-
-
-def read_celsius(sys: Path) -> float | None:
-    """Return the hottest sensor of thermal zones and hardware monitors."""
-    files = [*(sys / "class/thermal").glob("thermal_zone*/temp")]
-    files += (sys / "class/hwmon").glob("hwmon*/temp*_input")
-    texts = (_read_text(file).strip() for file in files)
-    temperatures = [int(text) / 1000 for text in texts if text.removeprefix("-").isdigit()]
-    return max(temperatures, default=None)
-
-
 def read_machine_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
     """Return governor, turbo, sibling threads and emulator: what stays while one measures."""
     cpu = sys / "devices/system/cpu"
@@ -176,17 +172,6 @@ def read_machine_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
         "sibling threads": smt,
         **({EMULATED: emulator} if (emulator := find_emulator()) else {}),
     }
-
-
-def _list_processes(proc: Path) -> Iterable[tuple[int, tuple[int, float]]]:
-    """Yield pid, (parent, CPU seconds of its own and of its ended children)."""
-    for folder in proc.glob("[0-9]*"):
-        fields = _read_text(folder / "stat").rpartition(")")[2].split()
-        if len(fields) > 14:
-            yield (
-                int(folder.name),
-                (int(fields[1]), sum(map(int, fields[11:15])) / _ticks_per_second()),
-            )
 
 
 def read_cpu_seconds(

@@ -214,8 +214,6 @@ class Expectations:
         sizes = ((t.plan.recipe.steps, t.size) for t in self._view.trials if original)
         return {steps: size / original for steps, size in sizes if size}
 
-    # --- records ----------------------------------------------------------------------------
-
     @cached_property
     def _search_timings(self) -> list[Trial]:
         return list_timed_trials(self._view)

@@ -139,8 +139,6 @@ class Original:
             self.sink(Note(f"the original is not profiled: {error.what}"))
             return {}
 
-    # --- samples ----------------------------------------------------------------------------
-
     def _by_samples(self, feeding: Feeding) -> BaselineData:
         feeds = feeding.feeds
         assert feeds is not None
@@ -278,8 +276,6 @@ class Original:
         for text in split_parts.notes:
             self.sink(Note(text))
         return split_parts
-
-    # --- an evaluate function ---------------------------------------------------------------
 
     def _by_function(self, feeding: Feeding) -> BaselineData:
         function = self.experiment.evaluate

@@ -337,8 +337,6 @@ class _Survey:
         shared = tuple(self._progress.shared.values())
         return Survey("", self._plan, tuple(regions), whole, unit, shared=shared)
 
-    # --- models -----------------------------------------------------------------------------
-
     def _build_steps(self, steps: Sequence[Step]) -> Path:
         """Return the model as some of the recipe's first steps make it."""
         context, recipe = self._context, Recipe("before", tuple(steps))
@@ -371,8 +369,6 @@ class _Survey:
                 return quantize_from(plain)
         return quantize_from(prepared)
 
-    # --- time -------------------------------------------------------------------------------
-
     def _plan_ratio(self, files: Files, live: Worker, remaining_s: float) -> float:
         """Return the plan's latency over the original's: of its trial, or of a pair timed now.
 
@@ -398,8 +394,6 @@ class _Survey:
             )
         assert self._progress.compared is not None
         return self._progress.compared.ratio.value
-
-    # --- accuracy ---------------------------------------------------------------------------
 
     def _take_costs(
         self, forms: QuantizedRegions, plain: Path, whole: Path, planned: float, latest: float

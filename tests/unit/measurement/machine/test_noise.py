@@ -58,7 +58,7 @@ class TestSnapshot:
         tree = process(me, 1, 100, 30) | process(me + 1, me, 50, 5) | process(me + 2, me + 1, 7)
         roots = lay(tmp_path, tree | process(1, 0, 9000))
         ticks = os.sysconf("SC_CLK_TCK")
-        assert counters.process_seconds(roots.proc) == pytest.approx(192 / ticks)
+        assert counters.take_snapshot(roots).own_s == pytest.approx(192 / ticks)
 
     def test_v2_throttling_of_a_parent_group(self, tmp_path: Path) -> None:
         files = {
@@ -84,15 +84,15 @@ class TestSnapshot:
 
     def test_clocks_come_from_cpufreq_and_else_from_cpuinfo(self, tmp_path: Path) -> None:
         roots = lay(tmp_path, {"proc/cpuinfo": "cpu MHz\t\t: 2596.136\ncpu MHz : 1200.0\n"})
-        assert counters.read_cpu_mhz(roots) == (2596.1, 1200.0)
+        assert counters.take_snapshot(roots).mhz == (2596.1, 1200.0)
         lay(tmp_path, {"sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3100000\n"})
-        assert counters.read_cpu_mhz(roots) == (3100.0,)
+        assert counters.take_snapshot(roots).mhz == (3100.0,)
 
     def test_the_hottest_sensor_counts(self, tmp_path: Path) -> None:
         roots = lay(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "41000\n"})
         lay(tmp_path, {"sys/class/hwmon/hwmon1/temp2_input": "93500\n"})
-        assert counters.read_celsius(roots.sys) == 93.5
-        assert counters.read_celsius(tmp_path / "none") is None
+        assert counters.take_snapshot(roots).celsius == 93.5
+        assert counters.take_snapshot(Roots(tmp_path, tmp_path / "none")).celsius is None
 
     def test_governor_turbo_and_siblings(self, tmp_path: Path) -> None:
         home = "sys/devices/system/cpu"
