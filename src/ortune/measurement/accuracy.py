@@ -34,10 +34,8 @@ from ortune.measurement.evidence import (
 from ortune.measurement.statistics import betting, binomial, paired
 from ortune.metrics.common.fidelity import SHARE, Fidelity
 
-ERROR = 0.05
-"""The chance, at most, that what is outside the budget is called proved."""
-EXACT_DB = 80.0
-"""Outputs so close are equal: exact steps are proved by it."""
+ERROR = 0.05  # the chance, at most, that what is outside the budget is called proved
+EXACT_DB = 80.0  # outputs so close are equal: exact steps are proved by it
 SAME_DB = 60.0
 """Outputs of exact steps that are a thousandth apart differ by rounding, not by a fault."""
 

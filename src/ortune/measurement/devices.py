@@ -35,8 +35,7 @@ from ortune.core.system import kill_group
 from ortune.graph.io import file
 from ortune.measurement.job import WorkerJob
 
-LOST = 255
-"""Exit code of the OpenSSH client where the connection failed or broke."""
+LOST = 255  # exit code of the OpenSSH client where the connection failed or broke
 _SSH = ("-T", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5")
 _HEARTBEAT_S, _END_S = 4.0, 10.0
 _WAIT_S = 30.0

@@ -14,8 +14,7 @@ from ortune.core.errors import BadSettings, OrtuneError, shorten_text, suggest_n
 from ortune.core.outputs import find_cache_folder
 from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 
-RECORD = "environment.json"
-"""The file by which a folder is known as an environment of ours."""
+RECORD = "environment.json"  # the file by which a folder is known as an environment of ours
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 _PYTHON = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "python")
 _PACKAGE = Path(__file__).parents[1]

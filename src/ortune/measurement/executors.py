@@ -23,8 +23,7 @@ from ortune.core.errors import BadSettings, suggest_names
 from ortune.core.python_process import make_python_command
 from ortune.measurement.devices import LOST, Connection, Device, open_device, read_inventory
 
-KIND = "target:"
-"""What the resource of Ray is called that a node of a kind has: ``target:rpi5``."""
+KIND = "target:"  # what the resource of Ray is called that a node of a kind has: ``target:rpi5``
 _SHARE = 1e-3  # how much of that resource what starts processes takes
 _CHUNK = 1 << 20
 _START_S = 60.0  # how long a node of a kind is waited for: that one is gone shows in half of it

@@ -13,8 +13,7 @@ from ortune.core.errors import Interruption
 from ortune.core.workload import Workload
 from ortune.measurement.workloads.latency import Latency
 
-MAIN = ""
-"""Name of the only model where a job has one."""
+MAIN = ""  # name of the only model where a job has one
 
 
 @dataclass(frozen=True)

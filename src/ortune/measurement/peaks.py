@@ -41,8 +41,7 @@ _DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 _OPSET, _IR = 17, 9
-FEW, MANY = 8, 264
-"""Kernels of the two chains whose difference is the overhead of a kernel."""
+FEW, MANY = 8, 264  # kernels of the two chains whose difference is the overhead of a kernel
 _SIDES = (512, 768)
 _INT8 = (512, 1024, 1024)
 _ROW = 1024

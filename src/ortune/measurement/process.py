@@ -66,8 +66,7 @@ _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", 
 person, or the end of a terminal."""
 LARGE_PAIR = 1 << 31
 """Bytes of model files of two workers from which they may hold their models in turns."""
-LOADING = 2
-"""Bytes at most that a model takes while it is loaded, as a multiple of its file."""
+LOADING = 2  # bytes at most that a model takes while it is loaded, as a multiple of its file
 _WITHOUT_MODEL = ("unload", "wait_idle")  # what is asked of a worker without its model
 _LESS_BUSY = "close other programs, or give more --time where the command has that option"
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"

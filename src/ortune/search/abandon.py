@@ -25,8 +25,7 @@ from ortune.measurement.timing import stats
 from ortune.search.compare import to_beat
 from ortune.search.policy import View
 
-NEAR = 1.02
-"""A plan within 2 % of the best is not to be stopped."""
+NEAR = 1.02  # a plan within 2 % of the best is not to be stopped
 _BEHIND = {0.0: 3.0, 0.5: 1.5, 1.0: 1.35, 2.0: 1.22, 3.0: 1.1}
 """Blocks that were timed (0: a warm-up run alone) -> times the best from which it is stopped."""
 _WHOLE = 10  # times from which on no decimal is written

@@ -10,8 +10,7 @@ from ortune.core.trial import Status, Trial, Verdict
 from ortune.measurement.accuracy import is_within_reach
 from ortune.search.recipe.descent import GAIN
 
-NEAR = 1.05
-"""A plan within 5 % of the fastest is worth a finalist's time beside it."""
+NEAR = 1.05  # a plan within 5 % of the fastest is worth a finalist's time beside it
 _OF_ONE_SIZE = 2
 """Finalists at most that need as much of what is preferred: accuracy may fail one of them."""
 

@@ -18,8 +18,7 @@ _UNREAD = (
     "the accuracy of plans that were tried last was not read: with so few samples, one more that "
     "is looked at would leave none that can be shown to be within the accuracy budget"
 )
-LONGEST_S = 90
-"""Seconds of a finalist at most that are worth asking for."""
+LONGEST_S = 90  # seconds of a finalist at most that are worth asking for
 
 
 def list_notes(

@@ -98,8 +98,7 @@ def between(measured: Mapping[int, float]) -> Callable[[int], float]:
     return lambda length: float(np.interp(length, at, costs))
 
 
-LEAST_DB = 100.0
-"""Cutting only changes the order of sums: float32 stays well above this."""
+LEAST_DB = 100.0  # cutting only changes the order of sums: float32 stays well above this
 _SAMPLES = 16
 
 

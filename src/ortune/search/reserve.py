@@ -23,8 +23,7 @@ original: those of a model that takes long to run or to load would leave no time
 _FIRST = 3
 """Plans, besides what is screened, that half of what is left is for: a first guess, what may be
 faster, and what mends that where it loses too much."""
-OVER = 0.05
-"""Share of the time budget by which the last plan may overrun its time."""
+OVER = 0.05  # share of the time budget by which the last plan may overrun its time
 _LONGER = 1.5  # times that bursts of a finalist are longer than those of the search
 
 

@@ -26,18 +26,14 @@ from ortune.measurement.machine.counters import (
     take_snapshot as take_snapshot,
 )
 
-OTHERS = 0.1
-"""Share of the CPUs that others may use before it is worth a word."""
-THROTTLED = (0.01, 0.1)
-"""Share of throttled periods: worth a word, too many."""
-STOLEN = (0.01, 0.05)
-"""Share of CPU time that the hypervisor took: worth a word, too much."""
+OTHERS = 0.1  # share of the CPUs that others may use before it is worth a word
+THROTTLED = (0.01, 0.1)  # share of throttled periods: worth a word, too many
+STOLEN = (0.01, 0.05)  # share of CPU time that the hypervisor took: worth a word, too much
 DISTURBED = (0.1, 0.5)
 """Share of runs whose threads waited for a CPU: above the second, fewer are used than dropped."""
 WORTH = 0.1
 """A gain worth having: where the interval of a claim would hide it, the machine is too noisy."""
-CLOCKS = 0.1
-"""How far the clock may wander between two snapshots."""
+CLOCKS = 0.1  # how far the clock may wander between two snapshots
 HOT = 90.0
 _HIDDEN = "not visible"
 

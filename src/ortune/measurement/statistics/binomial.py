@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-MOST = 100_000
-"""Samples beyond which nobody is told how many would prove something."""
+MOST = 100_000  # samples beyond which nobody is told how many would prove something
 _STEPS = 40  # halvings of an interval: beyond what a float can tell apart
 
 

@@ -88,8 +88,7 @@ def make_symmetric(seen: Range) -> Range:
     return Range(0.0 - top, top)
 
 
-BLOCK = 1 << 16
-"""Values counted at a time: what is needed beside them stays in the cache."""
+BLOCK = 1 << 16  # values counted at a time: what is needed beside them stays in the cache
 MOST = 1 << 19
 """Values of one run that are counted: of more, one in several stands for its neighbours. Counting
 costs more than running a network does; the extent is that of all values in any case."""

@@ -14,8 +14,7 @@ from ortune.measurement.statistics import binomial
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-GAMMA = 1e-3
-"""Share of the error that is spent on where the nuisance parameter may lie."""
+GAMMA = 1e-3  # share of the error that is spent on where the nuisance parameter may lie
 _STEP = 0.1  # of the nuisance parameter on the scale of sqrt(n q), whose standard deviation is 1/2
 _TAIL, _MORE = 6.0, 10
 """Counts further out, in standard deviations and then some, have a chance below 1e-8."""

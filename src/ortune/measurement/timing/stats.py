@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from ortune.core.trial import Block, Burst, Interval, Pair
 
 CONFIDENCE = 0.99
-SEARCHING = 0.9
-"""Confidence of what a search only sorts by: one pair alone proves little."""
+SEARCHING = 0.9  # confidence of what a search only sorts by: one pair alone proves little
 PAIR_SD = 0.0056
 """Prior standard deviation of a pair's own effect on the log-ratio, and how many degrees of
 freedom it is worth: fitted to all machines measured, ``benchmarks/results/noise_prior.json``."""
 PRIOR_DF = 1.0
-PAIRS = 5
-"""Fresh pairs of processes behind a claim."""
+PAIRS = 5  # fresh pairs of processes behind a claim
 FEWEST_PAIRS = 2
 _LOOK_ERRORS = {2: 0.0005, 3: 0.001, 4: 0.001}
 """Error of an interval at which timing may end before `PAIRS`; the last has the rest of 1 %."""

@@ -27,8 +27,7 @@ from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.outputs import Floats
 
-SHARE = 0.95
-"""Of the inputs that must keep the limit, where a metric is given none."""
+SHARE = 0.95  # of the inputs that must keep the limit, where a metric is given none
 
 FOLLOWS_DB = 6.0
 """What the original's own variation is above the noise of a group, at least. Dead and swapped

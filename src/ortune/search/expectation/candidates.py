@@ -16,12 +16,9 @@ from ortune.search.experiment.misread import mend_plan
 from ortune.search.policy import View
 from ortune.search.recipe.space import Space, join_recipes
 
-REGIONS = "regions"
-"""Stage of mixtures of regions."""
-SETTINGS = "runtime"
-"""Stage of plans that change settings of the runtime alone."""
-LEADERS = 3
-"""Plans around which settings are tried, and whose settings the others get."""
+REGIONS = "regions"  # stage of mixtures of regions
+SETTINGS = "runtime"  # stage of plans that change settings of the runtime alone
+LEADERS = 3  # plans around which settings are tried, and whose settings the others get
 
 
 @dataclass(frozen=True)

@@ -271,10 +271,8 @@ def _is_scored(trial: Trial) -> bool:
     return trial.score is not None and not math.isnan(trial.score.value)
 
 
-SHARE = 0.25
-"""Of the time that surveys may take, all together."""
-FEWEST = 3
-"""Regions below which there is nothing to choose among."""
+SHARE = 0.25  # of the time that surveys may take, all together
+FEWEST = 3  # regions below which there is nothing to choose among
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
 _SURVEY_RUNS = 6
 """Runs of every region that a survey needs to be of use, beside a build; with more time it runs

@@ -274,8 +274,7 @@ def _amdahl_log_ratio(share: float, gain: float) -> float:
     return math.log(1 - share + share / gain)
 
 
-KEPT = "clean"
-"""Work of a recipe's transforms."""
+KEPT = "clean"  # work of a recipe's transforms
 _SHORT_S = 0.1  # seconds of building below which the clock says nothing of the pace
 _Work: TypeAlias = tuple[frozenset[str], tuple[tuple[str, int], ...]]
 

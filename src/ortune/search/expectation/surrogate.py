@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Features = Mapping[str, float]
-"""Name -> weight; what is not named weighs nothing."""
+Features = Mapping[str, float]  # name -> weight; what is not named weighs nothing
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,7 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
 _PROFILED_S, _PROFILED_MOST_S, _OPENINGS = 2.0, 8.0, 3.0
 """What profiling a finalist may take: the first, or so many openings of its session where they are
 longer, but no more than the second; one that takes longer to open is not profiled."""
-HOPELESS = 1.05
-"""A plan whose interval lies above this is not scored: it has lost already."""
+HOPELESS = 1.05  # a plan whose interval lies above this is not scored: it has lost already
 
 
 def measure_plan(

@@ -27,11 +27,9 @@ from ortune.search.recipe.build import Material
 
 _RECORDED = 64  # recorded calls that are used for calibration, spread over all
 _SEARCH_SHARE = 0.6
-CALIBRATION = "calibration"
-"""The part that quantizers observe."""
+CALIBRATION = "calibration"  # the part that quantizers observe
 
-Division = Mapping[str, tuple[int, ...]]
-"""Part of the data -> indices of samples."""
+Division = Mapping[str, tuple[int, ...]]  # part of the data -> indices of samples
 GivenRanges = tuple[SavedRanges, tuple[str, ...]]
 """Ranges of an earlier calibration, and what a person should know of them."""
 

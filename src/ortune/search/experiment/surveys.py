@@ -53,8 +53,7 @@ from ortune.search.recipe.build import build_in
 from ortune.search.recipe.space import trial_key
 
 NAME = "regions.jsonl"
-FOLDER = "surveys"
-"""In a run's folder, with a file ``KEY.jsonl`` a survey."""
+FOLDER = "surveys"  # in a run's folder, with a file ``KEY.jsonl`` a survey
 _RECORDS: dict[str, type[Survey | MixtureOutcome]] = {"survey": Survey, "mixture": MixtureOutcome}
 
 
@@ -207,8 +206,7 @@ def sum_unfinished_s(root: Path, finished: Collection[str]) -> float:
     return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
 
 
-LATE = "no time was left to measure it"
-"""The error of a region that was not reached."""
+LATE = "no time was left to measure it"  # the error of a region that was not reached
 _ORACLE = Cpu(level="basic")
 _PLANNED, _LATEST = 0.7, 0.95
 """Of a survey's time: how many samples are run is planned for this share, and no region is begun

@@ -19,8 +19,7 @@ from ortune.core.workload import Workload
 from ortune.search.recipe.built import steps_key
 
 _UNKNOWN = Capabilities()
-FIXED = "fixed shapes"
-"""Name of the recipe that fixes the inputs' sizes and does no more."""
+FIXED = "fixed shapes"  # name of the recipe that fixes the inputs' sizes and does no more
 
 
 @dataclass(frozen=True)
