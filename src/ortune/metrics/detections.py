@@ -99,20 +99,13 @@ class Detections(Fidelity):
             elif 5 < head.shape[-1] < head.shape[-2]:
                 scores = scores[:, :1] * scores[:, 1:]
         else:
-            boxes, scores = tensors[self.boxes], _read_scores(tensors[self.scores])
+            boxes, scores = tensors[self.boxes], np.asarray(tensors[self.scores], np.float64)
+            if not ((scores >= 0) & (scores <= 1)).all():  # logits, of one column the logistic's
+                single = scores.shape[-1] == 1
+                scores = 1 / (1 + np.exp(-scores)) if single else outputs.compute_softmax(scores)
         if self.background >= 0:
             scores = np.delete(scores, self.background, axis=-1)
         detections = detection.read_detections(boxes, scores, classes, self.layout)
         likely = np.flatnonzero(detections.scores >= _NEAR * self.least)
         strongest = likely[np.argsort(-detections.scores[likely], kind="stable")[:_MOST]]
         return detections.select_rows(strongest)
-
-
-def _read_scores(scores: NDArray[Any]) -> detection.Floats:
-    """Return scores from 0 to 1; of logits the softmax, or of one column the logistic function."""
-    values = np.asarray(scores, np.float64)
-    if ((values >= 0) & (values <= 1)).all():
-        return values
-    if values.shape[-1] == 1:
-        return np.asarray(1 / (1 + np.exp(-values)), np.float64)
-    return outputs.compute_softmax(values)

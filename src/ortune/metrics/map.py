@@ -119,7 +119,29 @@ class Map(Metric):
         return detection.match_detections(detections, truth, detection.list_thresholds(self.iou))
 
     def aggregate(self, records: detection.Floats) -> float:
-        return detection.average_precision(records, len(detection.list_thresholds(self.iou)))
+        """Return the mean over classes and thresholds of precision at 101 recalls.
+
+        It is `COCOeval.accumulate` at a quarter of its time: a bootstrap asks a thousand times.
+        NaN where a row is broken (it begins with NaN) or no picture has a labelled box.
+        """
+        if not len(records) or np.isnan(records[:, 0]).any():
+            return float("nan")
+        column, end = np.arange(records.shape[1])[None], 1 + 2 * records[:, :1]
+        labels = records[(column >= 1) & (column < end)].reshape(-1, 2)
+        boxes = records[(column >= end) & ~np.isnan(records)].reshape(-1, 3)
+        classes, place = np.unique(labels[:, 0], return_inverse=True)
+        if not len(classes):
+            return float("nan")
+        totals = np.bincount(place.reshape(-1), labels[:, 1], len(classes)).astype(int)
+        # Of equal scores the earlier picture's comes first.
+        boxes = boxes[np.lexsort((-boxes[:, 1], boxes[:, 0]))]
+        marks, thresholds = boxes[:, 2].astype(np.int64), len(detection.list_thresholds(self.iou))
+        ends = (np.searchsorted(boxes[:, 0], classes, side) for side in ("left", "right"))
+        parts = zip(*ends, totals.tolist(), strict=True)
+        precisions = (
+            detection.compute_class_precision(marks[a:b], n, thresholds) for a, b, n in parts
+        )
+        return float(np.mean(list(precisions)))
 
     def each(self, records: detection.Floats) -> detection.Floats:
         """Return each picture's by itself; of one without labelled boxes 1 if nothing is found."""

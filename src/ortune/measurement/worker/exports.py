@@ -94,7 +94,14 @@ def answer_module(
                 ) from error
             refused[str(place)] = reason
             continue
-        outputs = outputs or _name_outputs([name for name, _ in rows[0]])
+        if (
+            not outputs
+        ):  # a tensor that no mapping names, or whose name is there twice, by its place
+            for at, (name, _) in enumerate(rows[0]):
+                plain = name if name and not name.isdigit() else f"output_{at}"
+                outputs.append(f"{plain}_{at}" if plain in outputs else plain)
+            if len(outputs) == 1:
+                outputs = [rows[0][0][0] or "output"]
         arrays = ([value.numpy() for _, value in row] for row in rows)
         named = (dict(zip(outputs, row, strict=True)) for row in arrays)
         stream.write_stream(Path(out) / f"{place}.stream", named)
@@ -102,17 +109,6 @@ def answer_module(
         bench.report_progress("running PyTorch", len(completed), enough)
     torch.save(module.state_dict(), Path(out) / "state.pt")
     return {"outputs": outputs, "taken": completed, "refused": refused}
-
-
-def _name_outputs(keys: Sequence[str]) -> list[str]:
-    """Name the tensors that no mapping names; a name that is there twice gets its place."""
-    if len(keys) == 1:
-        return [keys[0] or "output"]
-    names: list[str] = []
-    for place, name in enumerate(keys):
-        plain = name if name and not name.isdigit() else f"output_{place}"
-        names.append(f"{plain}_{place}" if plain in names else plain)
-    return names
 
 
 def export_module(

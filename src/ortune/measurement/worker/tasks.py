@@ -269,29 +269,25 @@ def device(bench: Workbench, seconds: float = 0.5) -> dict[str, Any]:
     if all(isinstance(session, DeviceTimed) for session in sessions):
         until = time.monotonic() + seconds
         for position in range(len(bench.cycle)):
-            durations.append(
-                sum(_median_compute_ns(bench, *call) for call in bench.round_at(position))
-            )
+            round_ns = 0
+            for name, feeds in bench.round_at(position):
+                session = bench.sessions[name]
+                assert isinstance(session, DeviceTimed), "all of them can be timed"
+                session.stage(feeds)  # its inputs are there then
+                session.compute()
+                runs: list[int] = []
+                while len(runs) < _LEAST_RUNS or (
+                    sum(runs) < _COMPUTE_NS and len(runs) < _MOST_RUNS
+                ):
+                    start = time.perf_counter_ns()
+                    session.compute()
+                    runs.append(time.perf_counter_ns() - start)
+                round_ns += int(median(runs))
+            durations.append(round_ns)
             if time.monotonic() > until:
                 break
     read = gpu.list_gpus() if bench.job.backend.runs_on == "gpu" else ()
     return {"compute_ns": durations, "gpus": codec.encode(read)}
-
-
-def _median_compute_ns(bench: Workbench, name: str, feeds: Tensors) -> int:
-    """Return the median of runs on inputs that are there already, in ns."""
-    session = bench.sessions[name]
-    assert isinstance(session, DeviceTimed), "device times what says that it can be timed"
-    session.stage(feeds)
-    session.compute()
-    durations: list[int] = []
-    while len(durations) < _LEAST_RUNS or (
-        sum(durations) < _COMPUTE_NS and len(durations) < _MOST_RUNS
-    ):
-        start = time.perf_counter_ns()
-        session.compute()
-        durations.append(time.perf_counter_ns() - start)
-    return int(median(durations))
 
 
 def end_recording(bench: Workbench, runs: int) -> dict[str, Any]:

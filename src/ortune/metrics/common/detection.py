@@ -109,7 +109,16 @@ def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, floa
         label = label.item()
     try:
         if isinstance(label, Mapping):
-            return _read_coco(label, ids)
+            places = np.asarray(label["boxes"], np.float64).reshape(-1, 4)
+            classes = np.asarray(label["ids" if ids else "classes"], np.float64).reshape(-1)
+            many = (
+                np.asarray(label.get("crowd", np.zeros(len(classes))), np.float64).reshape(-1) > 0
+            )
+            size = label.get("size")
+            if not len(places) == len(classes) == len(many):
+                raise ValueError
+            whole = None if size is None else (float(size[0]), float(size[1]))
+            return Boxes(places, classes, np.zeros(len(places)), many), whole
         rows = np.asarray(label, np.float64)
         rows = rows.reshape(0, 5) if not rows.size else rows[None] if rows.ndim == 1 else rows
         rows = rows[0] if rows.ndim == 3 and len(rows) == 1 else rows
@@ -208,35 +217,7 @@ def match_detections(detections: Boxes, truth: Boxes, at: Floats) -> list[float]
     return row
 
 
-def average_precision(records: Floats, thresholds: int) -> float:
-    """Return the mean over classes and thresholds of precision at 101 recalls.
-
-    It is `COCOeval.accumulate` at a quarter of its time, for a bootstrap asks a thousand times.
-
-    Args:
-        records: Rows of `match_detections`, filled up with NaN behind their ends.
-
-    Returns:
-        NaN where a row is broken (it begins with NaN) or no picture has a labelled box.
-    """
-    if not len(records) or np.isnan(records[:, 0]).any():
-        return float("nan")
-    column, end = np.arange(records.shape[1])[None], 1 + 2 * records[:, :1]
-    labels = records[(column >= 1) & (column < end)].reshape(-1, 2)
-    detections = records[(column >= end) & ~np.isnan(records)].reshape(-1, 3)
-    classes, place = np.unique(labels[:, 0], return_inverse=True)
-    if not len(classes):
-        return float("nan")
-    totals = np.bincount(place.reshape(-1), labels[:, 1], len(classes)).astype(int)
-    # Of equal scores the earlier picture's comes first.
-    detections = detections[np.lexsort((-detections[:, 1], detections[:, 0]))]
-    marks = detections[:, 2].astype(np.int64)
-    starts, ends = (np.searchsorted(detections[:, 0], classes, side) for side in ("left", "right"))
-    parts = zip(starts, ends, totals.tolist(), strict=True)
-    return float(np.mean([_class_precision(marks[a:b], n, thresholds) for a, b, n in parts]))
-
-
-def _class_precision(marks: NDArray[np.int64], total: int, thresholds: int) -> float:
+def compute_class_precision(marks: NDArray[np.int64], total: int, thresholds: int) -> float:
     """Return the mean over thresholds and recalls of one class that has `total` boxes.
 
     The precision at a recall is the best one at it or beyond, and such a one is at a hit: only
@@ -258,17 +239,6 @@ def _class_precision(marks: NDArray[np.int64], total: int, thresholds: int) -> f
 def _hits_needed(total: int) -> NDArray[np.int64]:
     """Return which hit, from 0, first reaches each of the 101 recalls of `total` boxes."""
     return np.searchsorted(np.arange(1, total + 1) / total, _RECALLS, "left")
-
-
-def _read_coco(label: Mapping[str, Any], ids: bool) -> tuple[Boxes, tuple[float, float] | None]:
-    places = np.asarray(label["boxes"], np.float64).reshape(-1, 4)
-    classes = np.asarray(label["ids" if ids else "classes"], np.float64).reshape(-1)
-    crowd = np.asarray(label.get("crowd", np.zeros(len(classes))), np.float64).reshape(-1) > 0
-    size = label.get("size")
-    if not len(places) == len(classes) == len(crowd):
-        raise ValueError
-    whole = None if size is None else (float(size[0]), float(size[1]))
-    return Boxes(places, classes, np.zeros(len(places)), crowd), whole
 
 
 def _of_picture(values: Any, name: str, where: str, rank: int) -> Floats:
