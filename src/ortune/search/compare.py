@@ -65,12 +65,10 @@ def _group_leaders(trials: Sequence[Trial], goal: Goal) -> list[list[Trial]]:
         return trial.ratio is not None and trial.ratio.value < 1
 
     searched = (t for t in trials if t.part == "search" and t.key != original.key)
-    return list(
-        goal.group_trials(
-            t
-            for t in searched
-            if is_eligible(t, original, strict=False, goal=goal, quicker=seems_faster)
-        )
+    groups = goal.group_trials(
+        t
+        for t in searched
+        if is_eligible(t, original, strict=False, goal=goal, quicker=seems_faster)
     )
     return [sorted(group, key=lambda trial: trial.waited) for group in groups]
 

@@ -113,6 +113,11 @@ class View:
         trial = self.find_trial(plan)
         return trial is not None and trial.has_reached(effort)
 
+    def has_sound_trial(self, plan: Plan) -> bool:
+        """Whether a plan has a trial, but a single block whose runs waited for a CPU."""
+        trial = self.find_trial(plan)
+        return trial is not None and not trial.is_disturbed_block
+
     def list_same_steps(self, plan: Plan) -> Sequence[Trial]:
         """Return the search's trials of a plan's steps, on whatever backend."""
         return self._trials_by_steps.get(plan.recipe.steps, ())

@@ -9,7 +9,7 @@ that have the same operators around them, as a fault of one layer is one of all 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -41,7 +41,7 @@ seconds that this may take, and how much slower than the original a quantized fi
 disabled, about."""
 _EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
 _BISECT_SHARE = 1 / 3  # of the time left to build a plan, what looking for pairs may take
-_MOST = 6  # pairs, at most, that are left out: more are no fault of a few
+_MOST = 6  # kinds of pairs, at most, that are left out: more are no fault of a few
 
 
 def judge_file(
@@ -150,7 +150,7 @@ class _Judge:
             score = self.score_files(dict.fromkeys(self.context.models, cut), self.plan.backend)
             return score is not None and score.verdict is not Verdict.FAILS
 
-        names, blamed = list(around), list[str]()
+        names = list(around)
         if not names or works_without(()):
             return {}
         for tensors in former:
@@ -158,20 +158,43 @@ class _Judge:
                 return {name: around[name] for name in tensors}
         if not works_without(names):
             return {}
-        while len(blamed) < _MOST and time.monotonic() < ends:
-            # The last of those that have to go beside the blamed ones, counted from the input.
-            low, high = 0, len(names)
-            while high - low > 1 and time.monotonic() < ends:
-                middle = (low + high) // 2
-                if works_without([*blamed, *names[:middle]]):
-                    high = middle
-                else:
-                    low = middle
-            blamed.append(names[high - 1])
-            names = names[: high - 1]
-            if works_without(blamed):
-                return {name: around[name] for name in reversed(blamed)}
+        kinds: dict[str, list[str]] = {}
+        for name in names:
+            kinds.setdefault(around[name], []).append(name)
+        kept, blamed = list(kinds.values()), list[str]()
+        for _ in range(_MOST):
+            if time.monotonic() > ends:
+                return {}
+            last = _find_last(kept, blamed, works_without, ends)
+            kept, whole = kept[:last], kept[last]
+            if works_without([*blamed, *whole]):
+                alone = [[name] for name in whole]
+                single = alone[_find_last(alone, blamed, works_without, ends)]
+                if len(whole) > 1 and works_without([*blamed, *single]):
+                    whole = single
+                return {name: around[name] for name in (*whole, *blamed)}
+            blamed += whole
         return {}
+
+
+def _find_last(
+    groups: Sequence[Sequence[str]],
+    blamed: Sequence[str],
+    works_without: Callable[[Sequence[str]], bool],
+    ends: float,
+) -> int:
+    """Return the last place of those that have to go beside `blamed`, counted from the input.
+
+    Without all of them the runtime keeps the budget.
+    """
+    low, high = 0, len(groups)
+    while high - low > 1 and time.monotonic() < ends:
+        middle = (low + high) // 2
+        if works_without([*blamed, *chain(*groups[:middle])]):
+            high = middle
+        else:
+            low = middle
+    return high - 1
 
 
 def _describe_pair(node: ir.Node) -> str:
