@@ -9,7 +9,7 @@ from itertools import chain
 
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe
-from ortune.core.trial import Effort, Interval, Plan, Proposal, Status, Trial, UntriedPlan
+from ortune.core.trial import Effort, Interval, Proposal, Status, Trial, UntriedPlan
 from ortune.measurement.timing import stats
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
@@ -32,8 +32,7 @@ from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import LeftOut, View
 
 _AS_BASE = "; where it fails, some of its layers may go back to float"
-_AS_SMALL = 0.01
-"""Files whose sizes differ by less, in the logarithm, are as small."""
+_AS_SMALL = 0.01  # files whose sizes differ by less, in the logarithm, are as small
 SETTINGS_SHARE = 0.1
 """Share of the time that settings may take before every family that may win has a trial."""
 _MUCH_LONGER = 2.0
@@ -91,9 +90,8 @@ class Adaptive:
         if view.spare <= 0 and len(view.trials) > 1:
             return None
         for option in chain(list_screening_plans(view), list_mended_plans(view)):
-            if not view.has_trial(option.plan) and not find_obstacle(
-                option.plan, view.list_same_steps(option.plan)
-            ):
+            same = view.list_same_steps(option.plan)
+            if not view.has_trial(option.plan) and not find_obstacle(option.plan, same):
                 return _make_proposal(option, "screen" if option.stage == "screen" else "search")
         # One plan is tried however short the time is: without any there is no finalist.
         room = view.spare if len(view.trials) > 1 else math.inf
@@ -114,11 +112,8 @@ class Adaptive:
         limit = (1 + self.near) * view.fastest
         for trial in select_leaders(view.trials, view.goal):
             near = trial.ratio is not None and trial.ratio.value <= limit
-            if (
-                near
-                and not trial.has_reached("search")
-                and trial.seconds - trial.building <= view.spare
-            ):
+            fits = trial.seconds - trial.building <= view.spare
+            if near and fits and not trial.has_reached("search"):
                 why = "timed briefly, and close to the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         for untried in _list_first_of_families(view, ranked):
@@ -160,8 +155,9 @@ class Adaptive:
             for option in late[:1]
         ]
         if families:
-            names = ", ".join(_name_family(option.candidate.plan) for option in families)
-            notes.append(f"out of time; no plan was tried of: {names}")
+            kinds = (plan_family(option.candidate.plan) for option in families)
+            names = (f"{' + '.join(sorted(each)) or 'float'} on {hint}" for each, hint in kinds)
+            notes.append(f"out of time; no plan was tried of: {', '.join(names)}")
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
     def rank_candidates(
@@ -182,14 +178,8 @@ class Adaptive:
             for candidate, expectation in mixed.items()
         ]
         for candidate, expectation in zip(untried, expected, strict=True):
-            ranked.append(
-                _RankedCandidate(
-                    candidate,
-                    expectation,
-                    worth(expectation),
-                    *bases.estimate_gain(candidate.plan, expectation),
-                )
-            )
+            gain = bases.estimate_gain(candidate.plan, expectation)
+            ranked.append(_RankedCandidate(candidate, expectation, worth(expectation), *gain))
         return sorted(ranked, key=lambda candidate: -candidate.rate)
 
 
@@ -261,11 +251,6 @@ def _list_doubtful(view: View) -> list[Trial]:
     return sorted(doubtful, key=lambda trial: trial.ratio.value if trial.ratio else math.inf)
 
 
-def _name_family(plan: Plan) -> str:
-    quantizers, precision = plan_family(plan)
-    return f"{' + '.join(sorted(quantizers)) or 'float'} on {precision}"
-
-
 def _comes_first(survey: SurveyCandidate, plan: _RankedCandidate | None, spare: float) -> bool:
     """Whether a survey gains more per second than a plan, or more than it and fits no more after
     it."""
@@ -289,13 +274,11 @@ def _make_worth(view: View) -> Callable[[Expectation], float]:
     quickest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0
 
     def worth(expectation: Expectation) -> float:
-        smaller = expectation.latency.probability_below(0.0) * expectation.size.improvement_over(
-            least
-        )
-        as_small = expectation.size.probability_below(least + _AS_SMALL)
-        return expectation.keeps * (
-            smaller + as_small * expectation.latency.improvement_over(min(0.0, quickest))
-        )
+        latency, size = expectation.latency, expectation.size
+        smaller = latency.probability_below(0.0) * size.improvement_over(least)
+        as_small = size.probability_below(least + _AS_SMALL)
+        faster = latency.improvement_over(min(0.0, quickest))
+        return expectation.keeps * (smaller + as_small * faster)
 
     return worth
 

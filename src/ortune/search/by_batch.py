@@ -148,8 +148,7 @@ _SHARE = 0.3
 """Of the time: what the batches get, and what the other machines get; the search has the rest."""
 LEADERS = 4
 """Plans that are timed at every batch beside the original, each another recipe or backend."""
-_FIRST = 2
-"""Of these, timed at all batches before the others are at any."""
+_FIRST = 2  # of these, timed at all batches before the others are at any
 
 
 def compute_share(batches: Sequence[int], devices: str | None) -> float:
@@ -213,24 +212,18 @@ class Sweep:
 
     def run(self, batches: Sequence[int]) -> None:
         """Look at every batch once, then confirm as far as time goes: leaders, then rivals."""
-        plans = select_leading_plans(self.study)
-        batch_trials = [
-            self._open_batch(batch) for batch in batches if batch != read_search_batch(self.study)
-        ]
-        timed = [
-            at_batch for at_batch in batch_trials if self._time_plans(at_batch, plans[:_FIRST])
-        ]
-        timed = [at_batch for at_batch in timed if self._time_plans(at_batch, plans)]
-        unsure = [
-            at_batch for at_batch in timed if not self._confirm_leader(at_batch, rival=False)
-        ]
-        unsure += [
-            at_batch for at_batch in timed if not self._confirm_leader(at_batch, rival=True)
-        ]
+        plans, present = select_leading_plans(self.study), read_search_batch(self.study)
+        timed = [self._open_batch(batch) for batch in batches if batch != present]
+        for leaders in (plans[:_FIRST], plans):
+            timed = [at_batch for at_batch in timed if self._time_plans(at_batch, leaders)]
+        unsure = {
+            at_batch.context.job.workload.batch
+            for rival in (False, True)
+            for at_batch in timed
+            if not self._confirm_leader(at_batch, rival=rival)
+        }
         if unsure:
-            sizes = ", ".join(
-                map(str, sorted({at_batch.context.job.workload.batch for at_batch in unsure}))
-            )
+            sizes = ", ".join(map(str, sorted(unsure)))
             self._add_note(f"out of time, not re-measured: the fastest plans at batch {sizes}")
 
     def _open_batch(self, batch: int) -> PlacedTrials:
@@ -253,11 +246,9 @@ class Sweep:
                     for place, trial in enumerate(pending):
                         if place and self._is_out_of_time(at_batch, pending[place:]):
                             break
-                        scored_trial = replace(
-                            trial, scores=self._scores.get(trial.key, trial.scores)
-                        )
+                        scores = self._scores.get(trial.key, trial.scores)
                         with self._track_duration("look"):
-                            seen = at_batch.time_plan(scored_trial, live)
+                            seen = at_batch.time_plan(replace(trial, scores=scores), live)
                         self._scores[trial.key] = seen.scores
             except WorkerFailed as error:
                 why = error.failure.reason
@@ -284,11 +275,9 @@ class Sweep:
         if rival:
             latest = at_batch.ledger.find(lead.key, "final") or lead
             other = at_batch.ledger.find(self.study.best.key, "search")
-            if (
-                other is None
-                or other.key in (lead.key, trials[0].key)
-                or is_clearly_faster(latest, other)
-            ):
+            if other is None or other.key in (lead.key, trials[0].key):
+                return True
+            if is_clearly_faster(latest, other):
                 return True
             lead = other
         if lead.ratio is None or at_batch.ledger.find(lead.key, "final") is not None:
@@ -317,8 +306,7 @@ class Sweep:
             self.sink(Note(text))
 
 
-_PATIENCE_S = 300.0
-"""That a request to another machine may take: how fast it is nobody knows."""
+_PATIENCE_S = 300.0  # that a request to another machine may take: how fast it is nobody knows
 _ALIKE_DB = 40.0
 """Answers this near to those that were scored have their scores (as golden samples have)."""
 

@@ -73,8 +73,7 @@ class Aim:
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
-_SET_UP = 0.25
-"""Share of the time budget from which set-up does not count against it."""
+_SET_UP = 0.25  # share of the time budget from which set-up does not count against it
 _NARROW = 1.06
 """A finalist's upper end over its lower, below which more pairs tell nothing that is wanted."""
 _OVERRUN = 0.1
@@ -150,16 +149,24 @@ class _Loop:
 
     def run(self, explore: Callable[[Callable[[str], None]], Space]) -> str:
         """Try, confirm and explain; say how it ended."""
-        if not is_finished(
-            self.context.root
-        ):  # killed or interrupted: it has the time that was left
+        again = not is_finished(self.context.root)
+        if again:  # killed or interrupted: it has the time that was left
             former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
             if self.aim.target_speedup is None:  # else finals are measured on the way
                 self.closing = list_closing_trials(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
             self.sink(TimeLeft(self.aim.total_remaining_s(), may_restart=True))
         self.attempts.measure_baseline()
-        self._count_set_up()
+        # Where reading and scoring the original took long, the time counts from here.
+        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if again else 0.0
+        setup_s = self.aim.seconds - self.aim.remaining_s() - former
+        if setup_s > _SET_UP * self.aim.seconds:
+            self.attempts.add_note(
+                f"reading the data and scoring the original took {setup_s:.0f} s; "
+                "--time counts from here"
+            )
+            self.aim = replace(self.aim, began=self.aim.began + setup_s)
+        self.sink(TimeLeft(self.aim.total_remaining_s()))
         space = explore(self.attempts.add_note)
         finished = self._search_steps(space)
         if self.context.ahead is not None:
@@ -183,19 +190,6 @@ class _Loop:
     def trials(self) -> Sequence[Trial]:
         """All so far, the original first."""
         return self.attempts.ledger.trials
-
-    def _count_set_up(self) -> None:
-        """Where reading and scoring the original took long, say so and count from here."""
-        again = not is_finished(self.context.root)
-        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if again else 0.0
-        setup_s = self.aim.seconds - self.aim.remaining_s() - former
-        if setup_s > _SET_UP * self.aim.seconds:
-            self.attempts.add_note(
-                f"reading the data and scoring the original took {setup_s:.0f} s; "
-                "--time counts from here"
-            )
-            self.aim = replace(self.aim, began=self.aim.began + setup_s)
-        self.sink(TimeLeft(self.aim.total_remaining_s()))
 
     def _make_reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
         seconds = self.attempts.pair_seconds
@@ -221,7 +215,11 @@ class _Loop:
             if ends[-1] == "target":
                 break
             ends[-1] = self._confirm_finalists(ends[-1])
-        self._tell_near_miss()
+        # The report finds it too.
+        best, baseline = self._find_winner() or self.trials[0], self.trials[0].plan
+        missed = find_near_miss(self._list_trials(), best, self.context.budget, baseline)
+        if missed is not None:
+            self.sink(Note(f"{missed.text}; --budget '{missed.looser}' would allow it"))
         return next((end for end in ("target", "time") if end in ends), "done")
 
     def _try_plans(self, space: Space) -> str:
@@ -258,12 +256,8 @@ class _Loop:
         late = omissions.late or (view.spare <= 0 and self.policy.next(view) is not None)
         if late:
             # Told now only: the verdict counts it.
-            late_plans = (
-                f"{format_count(omissions.late, 'plan')} {Outcome.UNTRIED}"
-                if omissions.late
-                else ""
-            )
-            self.sink(Note(f"no time for more plans{': ' * bool(late_plans)}{late_plans}"))
+            late_plans = f": {format_count(omissions.late, 'plan')} {Outcome.UNTRIED}"
+            self.sink(Note(f"no time for more plans{late_plans * bool(omissions.late)}"))
         for text in omissions.notes:
             if text not in self.attempts.notes:  # an earlier step of the budget left it out too
                 self.attempts.add_note(text)
@@ -271,12 +265,9 @@ class _Loop:
 
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        first = not select_leaders(before.trials, self.goal)
-        if (
-            first
-            and not trial.waited
-            and trial in select_leaders([self.trials[0], trial], self.goal)
-        ):
+        pair = [self.trials[0], trial]
+        first = not trial.waited and not select_leaders(before.trials, self.goal)
+        if first and trial in select_leaders(pair, self.goal):
             self.sink(Unconfirmed(trial))
 
     def _make_view(self, space: Space) -> View:
@@ -372,7 +363,11 @@ class _Loop:
                 ratio.clear or remaining_s < -_OVERRUN * self.aim.seconds
             ):
                 return True
-            apart = ratio.clear and not any(_overlaps(ratio, trial.ratio) for trial in rivals)
+            # Two are apart where the other's value lies outside: it needs no bounded interval.
+            apart = ratio.clear and not any(
+                trial.ratio is None or ratio.low <= trial.ratio.value <= ratio.high
+                for trial in rivals
+            )
             return apart and (ratio.high < _NARROW * ratio.low or remaining_s < needed)
 
         return is_enough
@@ -404,12 +399,9 @@ class _Loop:
     def _is_idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
-        gains = (
-            around is None
-            or is_estimated_faster(trial, around)
-            or self.goal.needs_less(trial, around)
-        )
-        return not gains
+        if around is None or is_estimated_faster(trial, around):
+            return False
+        return not self.goal.needs_less(trial, around)
 
     # --- judgement --------------------------------------------------------------------------
 
@@ -440,13 +432,6 @@ class _Loop:
             if judged != trial:
                 self.attempts.ledger.append(judged)
 
-    def _tell_near_miss(self) -> None:
-        """Say which plan a little outside the loosest step is faster; the report finds it too."""
-        best, baseline = self._find_winner() or self.trials[0], self.trials[0].plan
-        missed = find_near_miss(self._list_trials(), best, self.context.budget, baseline)
-        if missed is not None:
-            self.sink(Note(f"{missed.text}; --budget '{missed.looser}' would allow it"))
-
     def _list_finals(self) -> list[Trial]:
         return [trial for trial in self._list_trials() if trial.part == "final"]
 
@@ -459,11 +444,6 @@ class _Loop:
             self.trials, self._list_finals(), record
         )
         self.readings |= readings
-
-
-def _overlaps(ratio: Interval, other: Interval | None) -> bool:
-    """Whether two latency ratios are not told apart; a bounded interval is not needed for it."""
-    return other is None or (ratio.low <= other.value <= ratio.high)
 
 
 def measure_contributions(
@@ -495,7 +475,8 @@ def measure_contributions(
         trial = attempts.try_plan(proposal, always_score=True)
         if trial.ratio is not None:
             yield Contribution(name, trial.key)
-    yield Contribution(name_last_change(best.plan, base), best.key)
+    lossy = "quantization" if best.plan.recipe.lossy else "graph"
+    yield Contribution("runtime" if best.plan.backend != base else lossy, best.key)
 
 
 def list_changes(best: Plan, base: Backend) -> list[tuple[str, Plan]]:
@@ -505,13 +486,6 @@ def list_changes(best: Plan, base: Backend) -> list[tuple[str, Plan]]:
     if best.recipe.lossy:
         changes.append(("quantization", Plan(best.recipe, base)))
     return changes
-
-
-def name_last_change(best: Plan, base: Backend) -> str:
-    """Return the name of the last change, that to the best plan itself."""
-    if best.backend != base:
-        return "runtime"
-    return "quantization" if best.recipe.lossy else "graph"
 
 
 class RegionSearch:
@@ -528,10 +502,8 @@ class RegionSearch:
     @property
     def surveys(self) -> Sequence[Survey]:
         """All surveys so far, in order; none of plugins that were edited since."""
-        key = self._attempts.trial_key
-        return [
-            survey for survey in self._attempts.journal.surveys if survey.key == key(survey.plan)
-        ]
+        key, surveys = self._attempts.trial_key, self._attempts.journal.surveys
+        return [survey for survey in surveys if survey.key == key(survey.plan)]
 
     @property
     def seconds(self) -> float:
@@ -541,11 +513,7 @@ class RegionSearch:
         return sum(survey.seconds for survey in self.surveys) + lost
 
     def measure_regions(self, request: SurveyRequest, view: View) -> None:
-        """Make a survey within the time that is not the finalists'.
-
-        Raises:
-            AssertionError: The policy asks for one a second time.
-        """
+        """Make a survey within the time that is not the finalists'."""
         if any(survey.plan.spelling == request.plan.spelling for survey in self.surveys):
             raise AssertionError(f"{request.plan} is to be surveyed a second time")
         self._attempts.survey_regions(request, min(request.seconds, longest_s(view)))
@@ -594,7 +562,4 @@ def list_closing_trials(trials: Sequence[Trial]) -> list[Trial]:
 
     Where it goes on, what these taught must not make it search anew.
     """
-    ends = takewhile(
-        lambda trial: trial.part == "final" or trial.stage == "history", reversed(trials)
-    )
-    return list(ends)
+    return list(takewhile(lambda t: t.part == "final" or t.stage == "history", reversed(trials)))

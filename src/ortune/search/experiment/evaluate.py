@@ -56,10 +56,8 @@ class Attempts:
 
         It was cut short from outside, or scored on fewer samples than its part has by now.
         """
-        if trial.part == "final":
-            parts = self.context.evaluation_parts()
-        else:
-            parts = (self.context.parts["search"],)
+        final = trial.part == "final"
+        parts = self.context.evaluation_parts() if final else (self.context.parts["search"],)
         samples = sum(len(part.records) for part in parts)
         fewer = trial.score is not None and trial.score.samples < samples
         return fewer or trial.interruption is not None
@@ -82,16 +80,14 @@ class Attempts:
             return
         self._began = perf_counter()
         self.sink(TrialStarted(plan, "baseline"))
-        with measure.start_worker(
-            self.context, self.context.models, plan.backend, "baseline"
-        ) as worker:
+        context = self.context
+        with measure.start_worker(context, context.models, plan.backend, "baseline") as worker:
             started = wait_until_ready(worker)
             effort = Effort(max_blocks=12, seconds=2, decide=False)
             pair = time_pair(self._ensure_baseline(beside=worker), worker, effort)
-        budget, part = self.context.budget, self.context.parts["search"]
+        budget, part = context.budget, context.parts["search"]
         value = compute_score(budget.metric, part.records, part.groups)
-        count = len(part.records)
-        metric, why = str(budget.metric), "the original"
+        metric, count, why = str(budget.metric), len(part.records), "the original"
         score = Score(metric, value, value, value, value, count, Verdict.PROVED, None, why)
         self._record_trial(
             Trial(
@@ -310,12 +306,9 @@ class Attempts:
         once = choose_effort(Proposal(plan, "versus"), self.pair_seconds)
         part = self.context.parts["search"]
         try:
-            built = [
-                build_all(self.context, candidate, ignore_event) for candidate in (plan, other)
-            ]
-            with measure.start_worker(
-                self.context, built[1].paths, other.backend, "versus"
-            ) as live:
+            built = [build_all(self.context, each, ignore_event) for each in (plan, other)]
+            paths = built[1].paths
+            with measure.start_worker(self.context, paths, other.backend, "versus") as live:
                 wait_until_ready(live)
                 trial = measure.measure_plan(
                     self.context,
@@ -334,9 +327,8 @@ class Attempts:
 
     def survey_regions(self, request: SurveyRequest, seconds: float) -> None:
         """Measure the regions of a plan one at a time, in so many seconds at most."""
-        self.journal.add(
-            survey_plan(self.context, request, seconds, self.sink, live=self._ensure_baseline())
-        )
+        live = self._ensure_baseline()
+        self.journal.add(survey_plan(self.context, request, seconds, self.sink, live=live))
 
     def _can_prove_more(self) -> bool:
         """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.
@@ -364,13 +356,11 @@ class Attempts:
     def _ensure_baseline(self, beside: Worker | None = None) -> Worker:
         """Return the baseline worker that the search phase times against.
 
-        Args:
-            beside: A live worker of the original; large, they hold it in turns.
+        Beside a live worker of the original, large ones hold the model in turns.
         """
         if self._worker is None or not self._worker.alive:
-            worker = measure.start_worker(
-                self.context, self.context.models, self.context.job.baseline, "baseline"
-            )
+            context, backend = self.context, self.context.job.baseline
+            worker = measure.start_worker(context, context.models, backend, "baseline")
             self._worker = self.stack.enter_context(worker)
             if beside is not None:
                 worker.take_turns_with(beside)
@@ -385,11 +375,7 @@ class Attempts:
 
 
 def choose_effort(proposal: Proposal, pair_seconds: float) -> Effort:
-    """Return how long the timing of a proposal may take.
-
-    Args:
-        pair_seconds: Seconds of timing that a pair of the search gets.
-    """
+    """Return how long the timing of a proposal may take; `pair_seconds` is a search pair's."""
     return {
         "search": Effort(seconds=pair_seconds, burst=0.1),
         "screen": Effort(max_blocks=1, decide=False, burst=0.06),

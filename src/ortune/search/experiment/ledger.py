@@ -169,11 +169,7 @@ def _identify_folder(root: Path) -> tuple[int, int] | None:
 
 
 def _require_no_links(root: Path) -> None:
-    """Refuse links out of a run's folder: they would be written through, or handed on by a pack.
-
-    Raises:
-        BadData: There is one.
-    """
+    """Refuse links out of a run's folder: they would be written through, or packed."""
     home = root.resolve()
     for folder, folders, files in os.walk(root):
         for path in (Path(folder, name) for name in (*folders, *files)):
@@ -210,11 +206,7 @@ def _latest_trials(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _require_inside(path: Path, *names: str) -> None:
-    """Refuse names that files of the run are called by and that lead out of its folder.
-
-    Raises:
-        BadData: One does.
-    """
+    """Refuse names that files of the run are called by and that lead out of its folder."""
     for name in names:
         paths = (PurePosixPath(name), PureWindowsPath(name))
         if any(".." in pure_path.parts or pure_path.anchor for pure_path in paths) or "\0" in name:
@@ -222,11 +214,7 @@ def _require_inside(path: Path, *names: str) -> None:
 
 
 def _decode_record(kind: type[T], data: object, path: Path) -> T:
-    """Rebuild a record whose settings keep to the table of what a file may set.
-
-    Raises:
-        BadData: They do not, it is of another version's form, or names a plugin that is gone.
-    """
+    """Rebuild a record; BadData where a setting is none that a file may set, or it is not read."""
     try:
         stored.demand_safe_data(data, str(path), fix=_OWN)
     except BadSettings as error:
@@ -234,18 +222,14 @@ def _decode_record(kind: type[T], data: object, path: Path) -> T:
     try:
         return codec.decode(kind, data)
     except OrtuneError as error:
-        version = _writer_version(path.parent)
+        version = "of an unknown version"
+        with suppress(BadData, KeyError, TypeError):  # the header says which wrote the run
+            header = _load_json(path.parent / "header.json") or {}
+            version = str(header["job"]["versions"]["ortune"])
         raise BadData(
             f"{path}, written by ortune {version}, cannot be read by {__version__}: {error.what}",
             fix=f"read it with ortune {version}, or search again into another -o folder",
         ) from None
-
-
-def _writer_version(root: Path) -> str:
-    """Return the version that wrote a run, as its header says."""
-    with suppress(BadData, KeyError, TypeError):
-        return str((_load_json(root / "header.json") or {})["job"]["versions"]["ortune"])
-    return "of an unknown version"
 
 
 def write_header(root: Path, header: Header) -> None:
