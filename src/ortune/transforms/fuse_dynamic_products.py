@@ -43,10 +43,8 @@ def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
     second = find_consumer(first.outputs[0], "Mul") if first is not None else None
     if first is None or second is None or first.graph is not second.graph:
         return False
-    near, far = (
-        find_other_operand(first, cast.outputs[0]),
-        find_other_operand(second, first.outputs[0]),
-    )
+    near = find_other_operand(first, cast.outputs[0])
+    far = find_other_operand(second, first.outputs[0])
     if near is None or far is None or find_producer(near, "Mul") is not None:
         return False
     dynamic = sum(find_producer(v, "DynamicQuantizeLinear") is not None for v in (near, far))

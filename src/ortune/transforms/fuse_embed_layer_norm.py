@@ -88,8 +88,8 @@ def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: Editor) -> int | st
     last = tables[remaining_indices[1]] if len(remaining_indices) > 1 else None
     words, positions, segments = tables[remaining_indices[0]], tables[place], last
     ids = [_cast_indices(norm, table, editor) for table in (words, segments, positions)]
-    kinds = segments.rows if segments is not None else None
-    inputs = (*ids[:2], words.rows, positions.rows, kinds, *norm.inputs[1:3], None, ids[2])
+    segment_rows = segments.rows if segments is not None else None
+    inputs = (*ids[:2], words.rows, positions.rows, segment_rows, *norm.inputs[1:3], None, ids[2])
     site = Site(inputs, frozenset(nodes), norm)
     settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
     op, domain = "EmbedLayerNormalization", "com.microsoft"

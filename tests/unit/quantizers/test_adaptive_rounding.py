@@ -34,7 +34,9 @@ def nearest(model: ir.Model, target: Int8Static) -> ir.Model:
         axis = 1 if node.op_type == "MatMul" else 0
         axes = axis if target.per_channel else None
         grid = grids.make_weight_grid(array, axes, reduce_range=target.reduce_range)
-        value = edit.add_constant(model.graph, "near", grid.dequantize(grid.quantize(array)))
+        value = edit.Editor(model.graph).add_constant(
+            "near", grid.dequantize(grid.quantize(array))
+        )
         node.replace_input_with(1, value)
     return model
 

@@ -37,7 +37,7 @@ def mean_error(model: ir.Model, original: ir.Model, feeds: dict[str, np.ndarray]
         assert array is not None
         steps = np.float32(np.abs(array).max() / 127)
         rounded = (np.rint(array / steps) * steps).astype(np.float32)
-        node.replace_input_with(1, edit.add_constant(model.graph, "rounded", rounded))
+        node.replace_input_with(1, edit.Editor(model.graph).add_constant("rounded", rounded))
     return float(np.abs((run(model, feeds)[0] - wanted).mean(axis=0)).max())
 
 

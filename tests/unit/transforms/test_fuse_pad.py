@@ -76,7 +76,7 @@ def test_infinity_before_a_maximum(number: float, count: int) -> None:
     model = model_of(text("t = Pad(x, ones, one) y = MaxPool<kernel_shape = [2, 2]>(t)"))
     pad = next(node for node in model.graph if node.op_type == "Pad")
     array = np.array(number, np.float32)
-    pad.replace_input_with(2, edit.add_constant(model.graph, "number", array))
+    pad.replace_input_with(2, edit.Editor(model.graph).add_constant("number", array))
     feeds = [{"x": normal(1, 2, 7, 6) - 5}] if count else []
     after, done = transformed(model, FusePad(), feeds)
     assert done == count and ops(after).get("Pad", 0) == 1 - count

@@ -208,11 +208,8 @@ class Graphs:
             for name, attribute in node.attributes.items()
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
         }
-        fixed = (
-            not bodies
-            and all(self.fixed[value] for value in inputs)
-            and (node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant"))
-        )
+        varies = node.op_type in RANDOM or not (node.inputs or node.op_type == "Constant")
+        fixed = not bodies and not varies and all(self.fixed[value] for value in inputs)
         self.shapely.append(not bodies and (fixed or self._is_shape_arithmetic(node, inputs)))
         for value in self.list_written_values(at):
             self.maker[value], self.fixed[value] = at, fixed

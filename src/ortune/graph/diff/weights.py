@@ -179,14 +179,12 @@ def compute_likeness(first: NDArray[np.float32], second: NDArray[np.float32]) ->
     """Return how alike two matrices are but for factors along either axis: 0 to 1."""
     if first.shape != second.shape:
         return 0.0
-    return max(
-        float(
-            np.abs((_normalize_rows(first, axis) * _normalize_rows(second, axis)).sum(axis)).mean()
-        )
-        if first.shape[axis] >= 4
-        else 0.0
-        for axis in range(first.ndim)
-    )
+    likeness = 0.0
+    for axis in range(first.ndim):
+        if first.shape[axis] >= 4:
+            products = _normalize_rows(first, axis) * _normalize_rows(second, axis)
+            likeness = max(likeness, float(np.abs(products.sum(axis)).mean()))
+    return likeness
 
 
 def match_scaled(

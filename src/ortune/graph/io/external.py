@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -105,26 +106,14 @@ def _view_tensor(
             f"the file at {len(data) if data is not None else 0}",
             fix=_AGAIN,
         )
-    props = dict(tensor.metadata_props) or None
+    kept: dict[str, Any] = {"name": tensor.name, "doc_string": tensor.doc_string}
+    kept["metadata_props"] = dict(tensor.metadata_props) or None
     if tensor.dtype.bitwidth < 8:
         packed = np.frombuffer(data or b"", np.uint8, expected, start if data else 0)
-        return ir.PackedTensor(
-            packed,
-            tensor.dtype,
-            shape=tensor.shape,
-            name=tensor.name,
-            doc_string=tensor.doc_string,
-            metadata_props=props,
-        )
+        return ir.PackedTensor(packed, tensor.dtype, shape=tensor.shape, **kept)
     kind = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
     flat = np.frombuffer(data or b"", kind, tensor.size, start if data else 0)
-    return ir.Tensor(
-        flat.reshape(tensor.shape.numpy()),
-        tensor.dtype,
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        metadata_props=props,
-    )
+    return ir.Tensor(flat.reshape(tensor.shape.numpy()), tensor.dtype, **kept)
 
 
 def _walk_graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

@@ -27,36 +27,27 @@ def _rename_graph(graph: Graph) -> int:
     changed = 0
     for body in bodies:
         for index, node in enumerate(body):
-            if node.name and node.name not in seen:
-                seen.add(node.name)
-                continue
-            stem = node.name or f"{node.op_type}_{index}"
-            node.name = names.reserve_name(stem, bare=not node.name)
-            seen.add(node.name)
-            changed += 1
-    return changed + _rename_values(bodies)
-
-
-def _rename_values(bodies: list[Graph]) -> int:
+            changed += _take_name(node, f"{node.op_type}_{index}", names, seen)
     kept = {value for value in (*bodies[0].inputs, *bodies[0].outputs) if value.name}
     values = list(dict.fromkeys(value for body in bodies for value in _list_values(body)))
     names = NamesInUse(value.name for value in values if value.name)
     seen = {str(value.name) for value in kept}
-    changed = 0
     for value in values:
-        if value in kept:
-            continue
-        if value.name and value.name not in seen:
-            seen.add(value.name)
-            continue
-        node = value.producer()
-        if not value.name and node is not None and not is_read(value):
+        maker = value.producer()
+        if value in kept or (not value.name and maker is not None and not is_read(value)):
             continue  # an optional output that is left out: no name is its meaning
-        stem = value.name or (f"{node.name}_out" if node is not None else "value")
-        value.name = names.reserve_name(stem, bare=not value.name)
-        seen.add(value.name)
-        changed += 1
+        stem = f"{maker.name}_out" if maker is not None else "value"
+        changed += _take_name(value, stem, names, seen)
     return changed
+
+
+def _take_name(item: ir.Node | ir.Value, stem: str, names: NamesInUse, seen: set[str]) -> bool:
+    """Let an item keep a name that is its own, give it another else; say whether it changed."""
+    changes = not item.name or item.name in seen
+    if changes:
+        item.name = names.reserve_name(item.name or stem, bare=not item.name)
+    seen.add(str(item.name))
+    return changes
 
 
 def _list_values(body: Graph) -> list[ir.Value]:

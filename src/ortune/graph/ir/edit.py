@@ -93,17 +93,6 @@ def follow_identities(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def add_constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """Add a constant: an initializer, or a Constant node in front of a function's body.
-
-    Args:
-        graph: The main graph serves every subgraph too.
-        name: Wanted name; a number is appended when a value of `graph` has it.
-        array: Stored as it is, not copied.
-    """
-    return Editor(graph).add_constant(name, array)
-
-
 def insert_before(at: ir.Node, *nodes: ir.Node) -> None:
     """Place new nodes directly before `at`, in its graph and in the order given."""
     _require_graph(at).insert_before(at, nodes)
@@ -158,7 +147,11 @@ class Editor:
         return self._values.reserve_name(stem, bare=True)
 
     def add_constant(self, name: str, array: NDArray[Any]) -> ir.Value:
-        """Add a constant to the editor's graph; bodies inside it see it too."""
+        """Add a constant: an initializer, or a Constant node in front of a function's body.
+
+        Bodies inside the graph see it too. The array is stored as it is, not copied; a number is
+        appended to a name that another value has.
+        """
         free = self.reserve_name(name)
         tensor = ir.tensor(array, name=free)
         if isinstance(self.graph, ir.Function):

@@ -69,7 +69,7 @@ def test_new_names_avoid_every_body(model: ir.Model) -> None:
 
 def test_constant_in_a_function_is_a_node(model: ir.Model) -> None:
     function = next(iter(model.functions.values()))
-    held = edit.add_constant(function, "k", np.zeros(4, np.float32))
+    held = edit.Editor(function).add_constant("k", np.zeros(4, np.float32))
     add = next(node for node in function if node.op_type == "Add")
     before = run(model)
     add.replace_input_with(1, held)
@@ -206,7 +206,7 @@ def test_weights_that_differ_late_are_shared_in_time_linear_in_their_number() ->
     for index in range(1000):
         array = np.zeros(1000, np.float32)
         array[1] = index // 2
-        edit.add_constant(graph, f"w{index}", array)
+        edit.Editor(graph).add_constant(f"w{index}", array)
     assert prune.share_weights(model) == 500
     left = {float(value.const_value.numpy()[1]) for value in graph.initializers.values()}
     assert left == set(range(500))
@@ -223,9 +223,9 @@ def test_a_bodys_weight_serves_no_other_body() -> None:
     )
     for body in model.graph.subgraphs():
         add = body[1]
-        value = edit.add_constant(body, f"{body.name}_w", np.ones(500, np.float32))
+        value = edit.Editor(body).add_constant(f"{body.name}_w", np.ones(500, np.float32))
         add.replace_input_with(1, value)
     assert prune.share_weights(model) == 0
-    edit.add_constant(model.graph, "w", np.ones(500, np.float32))
+    edit.Editor(model.graph).add_constant("w", np.ones(500, np.float32))
     assert prune.share_weights(model) == 2
     assert not any(body.initializers for body in model.graph.subgraphs())

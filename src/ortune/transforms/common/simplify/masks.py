@@ -222,8 +222,8 @@ def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 def _drop_true_mask(node: ir.Node, positions: Positions) -> int:
     for condition, value in (node.inputs, tuple(reversed(node.inputs))):
         maker_of = condition.producer() if condition is not None else None
-        true = maker_of is not None and is_always_true(maker_of, positions)
-        if true and _forward_narrow(node, value, positions.symbolic_values):
+        holds = maker_of is not None and is_always_true(maker_of, positions)
+        if holds and _forward_narrow(node, value, positions.symbolic_values):
             return 1
     return 0
 
