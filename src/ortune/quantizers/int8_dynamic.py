@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.roles import Role
@@ -32,8 +31,8 @@ from ortune.quantizers.common.layers import (
     flatten_model,
     has_bounded_values,
     note_unbounded_weights,
+    refuse_without_layers,
     resolve_transpose,
-    suggest_remedy,
 )
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.nodes import replace_value
@@ -159,11 +158,11 @@ class Int8Dynamic(Quantizer):
         unbounded = note_unbounded_weights(model, (*ops, "Gather") if self.embeddings else ops)
         count = sum(map(rewriter.rewrite_node, alike))
         if not count:
-            raise Refused(
+            refuse_without_layers(
+                model,
                 f"no {', '.join(ops)} with a constant float32 weight of at least "
                 f"{wording.format_count(self.min_side, 'row')} and as many columns to quantize"
                 f"{unbounded}",
-                fix=suggest_remedy(model),
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)

@@ -20,7 +20,7 @@ from ortune.core.step import Quantizer, Step, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.layers import Layer, note_unbounded_weights, suggest_remedy
+from ortune.quantizers.common.layers import Layer, note_unbounded_weights, refuse_without_layers
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
@@ -236,13 +236,14 @@ class Int8Static(Quantizer):
             note_unbounded_weights(model, ("Gather",))
         if not layers:
             reasons = scopes.summarize_reasons(scope.reasons, 0)
-            raise Refused(
+            why = (
                 f"no {', '.join(self._list_ops())} with a constant float32 weight to quantize"
-                f"{reasons and f' ({reasons})'}",
-                fix="apply requantize, which takes the model back to float first"
-                if scopes.QUANTIZED in scope.reasons.values()
-                else suggest_remedy(model),
+                f"{reasons and f' ({reasons})'}"
             )
+            if scopes.QUANTIZED in scope.reasons.values():
+                takes_float = "apply requantize, which takes the model back to float first"
+                raise Refused(why, fix=takes_float)
+            refuse_without_layers(model, why)
         signed = runtime_rules.needs_symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
         embedding_tables = (

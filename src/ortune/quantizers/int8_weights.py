@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import BadSettings, Refused
+from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.roles import Role
@@ -22,8 +22,8 @@ from ortune.quantizers.common.layers import (
     flatten_model,
     has_bounded_values,
     note_unbounded_weights,
+    refuse_without_layers,
     resolve_transpose,
-    suggest_remedy,
 )
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
@@ -112,10 +112,10 @@ class Int8Weights(BlockWeights):
                 axes[source] = first
         unbounded = note_unbounded_weights(model, self.ops)
         if not axes:
-            raise Refused(
+            refuse_without_layers(
+                model,
                 f"no {', '.join(self.ops)} with a float32 weight of "
                 f"{wording.format_count(self.min_size, 'element')}{unbounded}",
-                fix=suggest_remedy(model),
             )
         editor = edit.Editor(model.graph)
         for source, axis in axes.items():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core.errors import Refused
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
@@ -231,12 +232,18 @@ def evaluate_constant(value: ir.Value | None, opset: int) -> NDArray[Any] | None
     return None if result is None else result[value.index() or 0]
 
 
-def suggest_remedy(model: ir.Model) -> str:
-    """Return what helps where no layer of a model can be quantized, for the second line."""
+def refuse_without_layers(model: ir.Model, why: str) -> NoReturn:
+    """Refuse a model that has nothing to quantize; weights may only have to be computed first.
+
+    Raises:
+        Refused: Always.
+    """
+    fix = "see `ortune inspect` for the model's operators and dtypes"
     for node in edit.walk_nodes(model):
         maker = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] else None
         if node.op_type not in _WEIGHTED or maker is None or maker.op_type == "DequantizeLinear":
             continue
         if maker.inputs and all(edit.const_tensor(v) is not None for v in maker.inputs if v):
-            return f"apply simplify first: a {maker.op_type} of a constant makes the weights"
-    return "see `ortune inspect` for the model's operators and dtypes"
+            fix = f"apply simplify first: a {maker.op_type} of a constant makes the weights"
+            break
+    raise Refused(why, fix=fix)

@@ -11,12 +11,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BadSettings, Refused
+from ortune.core.errors import BadSettings
 from ortune.core.roles import make_static_int8
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.layers import Layer, resolve_transpose, suggest_remedy
+from ortune.quantizers.common.layers import Layer, refuse_without_layers, resolve_transpose
 from ortune.quantizers.common.rounding.matrices import Columns
 
 
@@ -106,9 +106,9 @@ def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
             readers.setdefault(layer.weight, []).append(layer)
     alone = {weight: layers for weight, layers in readers.items() if _is_unshared(weight, layers)}
     if not alone:
-        raise Refused(
+        refuse_without_layers(
+            model,
             f"{step.name()} will round no weight of a Conv, MatMul or Gemm that is theirs alone",
-            fix=suggest_remedy(model),
         )
     if len(alone) < len(readers):
         edit.add_note(

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core import wording
-from ortune.core.errors import BadData, BadSettings, Refused
+from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
@@ -41,7 +41,7 @@ from ortune.quantizers.common.block_grid import (
     round_steps,
     split_into_blocks,
 )
-from ortune.quantizers.common.layers import flatten_model, is_last, suggest_remedy
+from ortune.quantizers.common.layers import flatten_model, is_last, refuse_without_layers
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.weights.matmuls import (
     UNKNOWN_RANK,
@@ -153,9 +153,9 @@ class BlockWeights(Quantizer):
                     "; no kernel for weights in blocks: "
                     f"{wording.format_count(convolutions, 'convolution')}"
                 )
-            raise Refused(
+            refuse_without_layers(
+                model,
                 f"no weight to store in {wording.format_count(self.spec.bits, 'bit')}: {reason}",
-                fix=suggest_remedy(model),
             )
         standard = self.form == "qdq"
         if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
