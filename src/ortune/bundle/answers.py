@@ -148,12 +148,8 @@ class Answerer:
     def answer(self, parts: Sequence[RunSample], tokens: int) -> Mapping[str, Any] | None:
         """Return what one text is answered, as plain data; None where outputs say it themselves.
 
-        Args:
-            parts: The sample; of a question one for each part of its text.
-            tokens: Most that are written; fewer where one ends the text.
-
-        Raises:
-            BadData: There is nothing to answer.
+        `parts` is the sample; of a question one for each part of its text. At most `tokens` are
+        written. Raises BadData: there is nothing to answer.
         """
         settings, (inputs, outputs, text) = self._settings, parts[0]
         kind = self._find_kind([TensorSpec(n, a.dtype.name, a.shape) for n, a in outputs.items()])

@@ -72,18 +72,11 @@ class Content:
 def collect_content(
     study: Study, trials: Sequence[Trial], *, licence: str = "", custom_ops: bool = False
 ) -> Content:
-    """Find every file of a bundle; what plans share is in it once.
+    """Find every file of a bundle of trials, the one to run first; what plans share is in it once.
 
-    Golden outputs that the run lacks are made by a worker.
-
-    Args:
-        trials: Whose plans it holds, the one to run first.
-        licence: Of the models, as an SPDX expression.
-        custom_ops: Whether code that the run names may run for golden outputs.
-
-    Raises:
-        OrtuneError: A part of the run is gone, an original changed after the search, or code may
-            not run.
+    Golden outputs that the run lacks are made by a worker; code that the run names runs for them
+    only with `custom_ops`. Raises OrtuneError: a part of the run is gone, an original changed
+    after the search, or code may not run.
     """
     originals, built = list_originals(study), read_commit()
     for trial in trials:
@@ -284,15 +277,10 @@ def read_arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, st
 def read_extras(
     study: Study, signatures: Mapping[str, Signature], settings_file: str | Path | None = None
 ) -> dict[str, bytes]:
-    """Return member -> content.
+    """Return member -> content, by a ``preprocess.toml`` or the one beside the run's images.
 
-    Args:
-        signatures: Model name -> what it takes.
-        settings_file: A ``preprocess.toml``; the one that lay beside the run's images without it.
-
-    Raises:
-        BadData: The file cannot be read.
-        BadModel: It fits no model, or is out of the bounds that a bundle has.
+    Raises BadData: the file cannot be read; BadModel: it fits no model, or is out of the bounds
+    that a bundle has.
     """
     path = Path(study.root) / preprocess.SETTINGS if settings_file is None else Path(settings_file)
     if settings_file is None and not path.is_file():
@@ -336,15 +324,8 @@ def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled
     """Compile the models of every plan whose provider can, each in a process of its own.
 
     Each compiled model is opened again and must answer the golden samples as the plan did. The
-    files are there within the block.
-
-    Args:
-        trials: The plans of the bundle, in its order.
-
-    Raises:
-        BadModel: A provider does not compile a model, or what it made does not open or answers
-            otherwise.
-        BadSettings: No plan's provider compiles.
+    files are there within the block. Raises BadModel: a provider does not compile a model, or what
+    it made does not open or answers otherwise; BadSettings: no plan's provider compiles.
     """
     plans: list[CompiledPlan] = []
     files: dict[str, Path] = {}

@@ -160,10 +160,8 @@ def build_candidates(
     """Yield bundles to make a package of, the best first; each is gone when the next is asked for.
 
     That is a given bundle itself. Of a study, or of a run's folder, it is the trial asked for, or
-    the winner, the other confirmed plans and the original.
-
-    Raises:
-        OrtuneError: As `pack`; a bundle was given and something of a run is asked of it.
+    the winner, the other confirmed plans and the original. Raises OrtuneError: as `pack`; a bundle
+    was given and something of a run is asked of it.
     """
     if not isinstance(study, Study) and Path(study).is_dir():
         study = read_study(Path(study))
@@ -244,17 +242,10 @@ def select_trials(
 ) -> tuple[Trial, ...]:
     """Return the trials to pack, the winner first and the others in the order measured.
 
-    Plans that are Python code come behind all others.
-
-    Args:
-        trial: Start of the key of another trial than the best.
-        other_keys: Starts of the keys of further trials, by comma or in a sequence.
-        per_backend: The best confirmed trial of each backend too.
-        unconfirmed: Those too that no finalist's pairs have confirmed; they come last.
-
-    Raises:
-        OrtuneError: A key names no trial or several, a trial failed or is not confirmed, or there
-            are more than a bundle may hold.
+    Plans that are Python code come behind all others. `trial` and `other_keys`, by comma or in a
+    sequence, are starts of keys; `unconfirmed` ones, which no finalist's pairs have confirmed,
+    come last. Raises OrtuneError: a key names no trial or several, a trial failed or is not
+    confirmed, or there are more than a bundle may hold.
     """
     first = study.best if trial is None else find_trial(study, trial)
     keys = other_keys.split(",") if isinstance(other_keys, str) else other_keys

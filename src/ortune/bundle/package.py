@@ -61,19 +61,12 @@ def package(
 ) -> Packaged:
     """Write the first plan that a target can run, run the package again, and compare.
 
-    Args:
-        bundles: Whose plans are tried, in this order; no more are asked for than needed.
-        path: The folder to write. It appears when it is whole and answers as it should.
-        target: Such as ``triton(release=26.05)``.
-        force: Replace an existing package.
-        custom_ops: Whether code that a bundle brings may be handed on and run.
-        original: Whether the model as it came will do where no faster plan can run there.
-
-    Raises:
-        NoPlanFits: The only plan that can run there is no faster than the original.
-        OrtuneError: No plan can run there, the folder is taken, or the package does not do what
-            the bundle does: nothing is left then.
-        BackendMissing: What writes or replays it is not installed.
+    Bundles' plans are tried in their order; no more are asked for than needed. The folder appears
+    when it is whole and answers as it should. `original`: the model as it came will do where no
+    faster plan can run there. Raises NoPlanFits: the only plan that can run there is no faster
+    than the original; OrtuneError: no plan can run there, the folder is taken, or the package does
+    not do what the bundle does, and nothing is left then; BackendMissing: what writes or replays
+    it is not installed.
     """
     word = str(target).partition("(")[0].strip()
     if word in _RETIRED:

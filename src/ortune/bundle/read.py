@@ -93,10 +93,8 @@ class Bundle:
 def read_bundle(path: str | Path) -> Bundle:
     """Check every member's digest and return what the bundle says.
 
-    Raises:
-        BadModel: It is no bundle, was changed after packing, or holds settings that a bundle may
-            not make.
-        OrtuneError: It needs a plugin that is not installed.
+    Raises BadModel: it is no bundle, was changed after packing, or holds settings that a bundle
+    may not make; OrtuneError: it needs a plugin that is not installed.
     """
     path = Path(path)
     if not archive.is_bundle(path):

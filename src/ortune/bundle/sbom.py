@@ -16,13 +16,10 @@ _NOT_PACKAGES = ("python",)
 
 
 def build_sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
-    """Return models, original, libraries and the packages that it was measured with.
+    """Return a manifest's members and the packages that it was measured with, as bytes of a bill.
 
-    It has no serial number and no date: both would differ from one packing to the next.
-
-    Args:
-        manifest: All members but the bill itself are in it.
-        plugins: Package that the plans take a plugin of -> version.
+    It has no serial number and no date: both would differ from one packing to the next. `plugins`:
+    package that the plans take a plugin of -> version.
     """
     models = {*manifest.fallback.values(), *(m for p in manifest.plans for m in p.models.values())}
     files = []

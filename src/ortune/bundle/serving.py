@@ -20,18 +20,10 @@ from ortune.core.plugins import codec, stored
 def with_serving(
     bundle: str | Path, out: str | Path, how: Serving, *, force: bool = False
 ) -> Path:
-    """Write a copy of a bundle that engines and servers open as `how` says.
+    """Write a copy of a bundle, whole or not at all, that engines and servers open as `how` says.
 
-    A signature is of a file's bytes, so the copy has none.
-
-    Args:
-        bundle: It stays as it is.
-        out: The copy; it appears when it is whole.
-        force: Replace an existing file.
-
-    Raises:
-        BadModel: It is no bundle, or was changed after packing.
-        OrtuneError: The copy cannot be written.
+    A signature is of a file's bytes, so the copy has none. Raises BadModel: it is no bundle, or
+    was changed after packing; OrtuneError: the copy cannot be written.
     """
     path, bundle = Path(out), Path(bundle)
     with open_output_draft(path, force=force, sources=[bundle]) as draft:

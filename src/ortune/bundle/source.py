@@ -108,13 +108,8 @@ class OpenBundle:
 def unpack_temporarily(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
     """Unpack a whole bundle into a folder that is gone when the block ends.
 
-    Args:
-        path: The bundle.
-        custom_ops: Whether code that it brings may be handed on and run.
-
-    Raises:
-        BadModel: It is no bundle, was changed after packing, or refers outside itself.
-        BadSettings: It brings code that is not allowed.
+    Raises BadModel: it is no bundle, was changed after packing, or refers outside itself;
+    BadSettings: it brings code that may not be handed on and run.
     """
     if not archive.is_bundle(path):
         raise BadModel(f"{path.name} is not a bundle", fix="give a run or a file made by pack")
@@ -129,15 +124,10 @@ def unpack_temporarily(path: Path, *, custom_ops: bool = False) -> Iterator[Open
 def unpack_bundle(
     path: Path, folder: Path, plan: PackedPlan | None = None, *, custom_ops: bool
 ) -> Manifest:
-    """Check a bundle and unpack a plan of it, the original and the libraries into a folder.
+    """Check a bundle and unpack a plan, or all, the original and the libraries into a folder.
 
-    Args:
-        plan: All of the bundle without one.
-        custom_ops: Whether code that it brings may be handed on and run.
-
-    Raises:
-        BadModel: It is no bundle, was changed after packing, or refers outside itself.
-        BadSettings: It brings code that is not allowed.
+    Raises BadModel: it is no bundle, was changed after packing, or refers outside itself;
+    BadSettings: it brings code that may not be handed on and run.
     """
     with archive.open_bundle(path) as (file, manifest):
         consent.require_consent(path.name, manifest, custom_ops)

@@ -114,12 +114,9 @@ class TextCall(Call):
 
 
 def add_texts(engine: Engine, path: Path) -> None:
-    """Let an engine answer texts as model ``text`` too, where its folder knows how.
+    """Let an engine of a model, or of encoder and decoder, answer texts as model ``text`` too.
 
-    It has one model, or an encoder and its decoder.
-
-    Raises:
-        BadData: The package tokenizers is not installed, or does not read the tokenizer.
+    Raises BadData: the package tokenizers is not installed, or does not read the tokenizer.
     """
     with open_temporary_folder() as folder:
         settings = find_settings(path, folder)

@@ -305,12 +305,7 @@ def _run_samples(
 def _make_source(text: str, task: str | None, pair: str | None) -> Source:
     """Return samples by name, or the one text that an argument is, where it names no file.
 
-    Args:
-        task: Of a model that takes texts; None of others.
-        pair: The second text.
-
-    Raises:
-        BadSettings: There is a second text where none can be, or none where there must be one.
+    Raises BadSettings: a second text where none can be, or none where there must be one.
     """
     is_text = not (task is None or Path(text).exists() or text.startswith("hf:"))
     if is_text or pair is not None:

@@ -128,16 +128,10 @@ def build_card(
     load: str,
     task: str = "",
 ) -> str:
-    """Return the text of README.md.
+    """Return the text of README.md; texts are empty where nobody knows them.
 
-    Args:
-        licence: SPDX text; empty when nobody said one.
-        base_model: Name of the original on the hub; empty when unknown.
-        load: Code that loads it.
-        task: What it is for, in the hub's words; empty when unknown.
-
-    Raises:
-        BadModel: The evidence holds no trial.
+    `licence` is SPDX, `load` the code that loads it, `task` in the hub's words. Raises BadModel:
+    the evidence holds no trial.
     """
     trials = [
         candidate for candidate in evidence.trials if candidate.key == source.plan.key

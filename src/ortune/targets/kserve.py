@@ -84,9 +84,8 @@ class Kserve(Target):
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run the models as Triton would.
 
-        Raises:
-            BadModel: The service is not the one that the plan needs: with fewer CPUs, for
-                instance, its threads would wait for each other.
+        Raises BadModel: the service is not the one that the plan needs. With fewer CPUs, for
+        instance, its threads would wait for each other.
         """
         if (folder / _SERVICE).read_text(encoding="utf-8") != self._build_service(source):
             raise BadModel(f"{_SERVICE} is not what the plan was tuned for", fix="pack again")

@@ -207,9 +207,8 @@ class Triton(Target):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write a folder a model: configuration, version 1, a golden sample as warm-up.
 
-        Raises:
-            BackendMissing: The environment with the release's runtime is needed and not there.
-            BadModel: A model does not convert.
+        Raises BackendMissing: the environment with the release's runtime is not there; BadModel: a
+        model does not convert.
         """
         place = self._find_environment(source, demanded=self.replayed or self.offline)
         for name, label in source.labels.items():
@@ -239,9 +238,8 @@ class Triton(Target):
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run the models as their configurations say, under the release's runtime.
 
-        Raises:
-            BadModel: A configuration says other settings than were tuned, or a model does not run.
-            BackendMissing: The environment is not there.
+        Raises BadModel: a configuration says other settings than were tuned, or a model does not
+        run; BackendMissing: the environment is not there.
         """
         place = self._find_environment(source)
         file = "model.xml" if _on_openvino(source) else "model.onnx"
@@ -457,12 +455,7 @@ class Triton(Target):
 
 
 def read_accelerator_options(accelerator: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` texts as a mapping.
-
-    Raises:
-        BadSettings: The accelerator has no such option, a value is none that it takes, or there
-            is no accelerator.
-    """
+    """Return ``key=value`` texts as a mapping; BadSettings for what the accelerator has not."""
     if texts and not accelerator:
         raise BadSettings(
             f"'{texts[0]}' is an option of an accelerator, and none is given",

@@ -107,13 +107,8 @@ class WebPage(Target):
 def find_runtime(named_folder: str, version: str) -> Path | None:
     """Return the folder of the npm package in a version, or None if it is not here.
 
-    Args:
-        named_folder: The folder that a person named; else ``node_modules`` of the working folder
-            and what ``NODE_PATH`` lists are looked at.
-        version: The one that the page is made for.
-
-    Raises:
-        BadSettings: The folder that was named is not that package in that version.
+    It is the named folder, else in ``node_modules`` of the working folder or in what ``NODE_PATH``
+    lists. Raises BadSettings: the named folder is not that package in that version.
     """
     if named_folder:
         folder = Path(named_folder)

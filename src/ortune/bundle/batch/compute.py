@@ -190,14 +190,9 @@ def join_outputs(answers: Sequence[Tensors], signature: Signature) -> dict[str, 
 
 @contextmanager
 def open_computer(path: Path, arguments: Mapping[str, Any]) -> Iterator[Computer]:
-    """Open a bundle or a model.
+    """Open a bundle or a model with arguments of `load_engine`, and with its errors.
 
-    Args:
-        arguments: Of `load_engine`.
-
-    Raises:
-        BadModel: It gives sequences, which are no arrays.
-        OrtuneError: As `load_engine`.
+    Raises BadModel: it gives sequences, which are no arrays.
     """
     with open_temporary_folder() as folder, load_engine(path, **arguments) as engine:
         for spec in engine.signature.outputs:
@@ -305,18 +300,12 @@ def compute_on_ray(
     cpus: int,
     gpu: bool,
 ) -> Iterator[PartOutcome]:
-    """Yield the parts as workers on a cluster have done them.
+    """Yield the parts as workers on a cluster, which `ray` is connected to, have done them.
 
-    Args:
-        ray: The module, connected.
-        files: Name -> file of all that the model consists of, its own first.
-        arguments: Of `load_engine`.
-        cpus: That a worker takes; 0 for those of the smallest machine.
-        gpu: A worker takes a GPU.
-
-    Raises:
-        BadData: As `Computer.compute_part`.
-        OrtuneError: The workers cannot be started, or the cluster is gone.
+    `files` are name -> file of all that the model consists of, its own first; `arguments` those of
+    `load_engine`. A worker takes `cpus`, 0 for those of the smallest machine, and a GPU if told.
+    Raises BadData: as `Computer.compute_part`; OrtuneError: the workers cannot be started, or the
+    cluster is gone.
     """
     content = ray.put({name: file.read_bytes() for name, file in files.items()})
     located = [replace(part, folder=part.folder.absolute()) for part in parts]

@@ -72,11 +72,9 @@ class BatchResult:
 def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
     """Compute the parts that are not there yet.
 
-    Raises:
-        BadData: A row cannot be used, with its file and place; or the folder of outputs holds
-            something else, or parts of what was changed since.
-        BadSettings: There is no such executor.
-        OrtuneError: As `load_engine`.
+    Raises BadData: a row cannot be used, with its file and place; or the folder of outputs holds
+    something else, or parts of what was changed since; BadSettings: there is no such executor;
+    OrtuneError: as `load_engine`.
     """
     if batch.executor != "local" and not is_ray(batch.executor):
         raise BadSettings(

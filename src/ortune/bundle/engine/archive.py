@@ -99,9 +99,8 @@ def is_bundle(path: Path) -> bool:
 def open_bundle(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """Open a bundle and its manifest.
 
-    Raises:
-        BadModel: The zip is damaged; a member is missing, unlisted, twice in it, unsafely named
-            or packed in another way than by ortune.
+    Raises BadModel: the zip is damaged; a member is missing, unlisted, twice in it, unsafely named
+    or packed in another way than by ortune.
     """
     with ExitStack() as stack:
         try:
@@ -140,11 +139,9 @@ def open_bundle(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
 def extract_member(
     bundle: zipfile.ZipFile, manifest: Manifest, member: str, folder: Path | None
 ) -> Path | None:
-    """Check one member's digest; write it below `folder` when one is given and return its path.
+    """Check one member's digest; write it below `folder`, if given, and return its path.
 
-    Raises:
-        BadModel: Its content is not what was packed.
-        OrtuneError: It cannot be written.
+    Raises BadModel: its content is not what was packed; OrtuneError: it cannot be written.
     """
     expected = manifest.members[member]
     target = None if folder is None else folder / member
@@ -176,11 +173,9 @@ def unpack_members(
 ) -> None:
     """Check every member; write those of `keep`, and of their folders, below `folder`.
 
-    External data lies in the folder of its model, so such a folder is written as a whole.
-
-    Raises:
-        BadModel: A member is not what was packed.
-        OrtuneError: There is no room for what is to be written, or it cannot be written.
+    External data lies in the folder of its model, so such a folder is written as a whole. Raises
+    BadModel: a member is not what was packed; OrtuneError: there is no room, or it cannot be
+    written.
     """
     models = [name for name in keep if name.endswith(".onnx") and name.count("/") > 1]
     folders = tuple(f"{name.rpartition('/')[0]}/" for name in models)

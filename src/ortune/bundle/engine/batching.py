@@ -112,11 +112,9 @@ class WaitingRequests:
         return True
 
     def find_ready(self, now: int, *, hurry: bool = False) -> tuple[Hashable | None, int | None]:
-        """Return a form whose requests may go, or how long the first of them still waits, in ns.
+        """Return a form whose requests may go, or how long its first still waits, in ns.
 
-        Args:
-            now: By the clock of the requests.
-            hurry: Nobody waits for others any more.
+        `now` is by the clock of the requests; in a `hurry` nobody waits for others any more.
         """
         soonest = None
         for form, line in self._lines.items():
@@ -239,10 +237,8 @@ class Batcher:
     async def submit_request(self, feeds: Tensors) -> TimedAnswer:
         """Queue one request and return its outputs with its times.
 
-        Raises:
-            QueueFull: Too many wait.
-            BadData: The runtime refuses it.
-            OrtuneError: The queue was closed.
+        Raises QueueFull: too many wait; BadData: the runtime refuses it; OrtuneError: it was
+        closed.
         """
         form, rows = self._joint.find_form(feeds)
         future: asyncio.Future[TimedAnswer] = asyncio.get_running_loop().create_future()

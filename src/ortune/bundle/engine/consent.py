@@ -113,9 +113,8 @@ def _require_safe_data(data: object, member: str) -> None:
 def decode_member(kind: type[T], content: bytes, where: str) -> T:
     """Build what a member says, none of it more than a file from elsewhere may set.
 
-    Raises:
-        BadModel: It is no JSON, or does not say that.
-        UnknownPlugin: It names a plugin that is not installed.
+    Raises BadModel: it is no JSON, or does not say that; UnknownPlugin: its plugin is not
+    installed.
     """
     try:
         data = stored.parse_json(content)
@@ -133,9 +132,8 @@ def decode_member(kind: type[T], content: bytes, where: str) -> T:
 def load_backend(folder: Path, manifest: Manifest, plan: PackedPlan) -> tuple[Backend | None, str]:
     """Return a plan's backend, or None and what keeps it from running.
 
-    Raises:
-        BadModel: Its settings are none that a bundle may make, or name code that its manifest
-            does not.
+    Raises BadModel: its settings are none that a bundle may make, or name code that its manifest
+    does not.
     """
     try:
         data = stored.parse_json((folder / plan.settings).read_bytes())

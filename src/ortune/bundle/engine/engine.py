@@ -260,15 +260,10 @@ def evaluate_samples(
 ) -> Evaluation:
     """Run every sample once and score the answers.
 
-    Args:
-        samples: As for ``optimize --data``, or dicts of arrays.
-        labels: One a sample, where the samples bring none.
-        metric: ``top1`` where there are labels, without it, and ``agreement`` with a reference.
-        reference: What the answers are compared with, by metrics that need no labels.
-
-    Raises:
-        BadData: A sample does not fit the model, or cannot be scored.
-        BadSettings: The metric is not known, or compares with a reference that is not given.
+    Labels, one a sample, are for samples that bring none. The metric is ``top1`` where there are
+    labels, and ``agreement`` with a reference, by which metrics need no labels. Raises BadData: a
+    sample does not fit the model, or cannot be scored; BadSettings: the metric is not known, or
+    compares with a reference that is not given.
     """
     default = "top1" if reference is None else "agreement"
     scorer = (

@@ -68,14 +68,9 @@ def explain_difference(
 
 
 def describe_drift(name: str, distance_db: float, manifest: Manifest) -> str:
-    """Return what to say of a golden answer; empty where it is the packed one.
+    """Return what to say of a golden answer so far, in dB, from the packed one; empty if it is it.
 
-    Args:
-        name: The bundle's.
-        distance_db: Its distance from the packed answer, in dB.
-
-    Raises:
-        BadModel: It is another, on the kind of machine that the bundle was packed for.
+    Raises BadModel: it is another, on the kind of machine that the bundle was packed for.
     """
     if distance_db >= TOLERANCE_DB:
         return ""
@@ -128,11 +123,7 @@ def list_cpu_differences(verified: Arithmetic, here: Mapping[str, str]) -> Itera
     """Yield what a person must know where the CPU differs in what the plan rests on.
 
     Nothing for plans in float32, for what does not matter (AVX-512 against AVX2 with VNNI), or
-    where one of the two CPUs is not known.
-
-    Args:
-        verified: From the manifest.
-        here: This machine, as `ortune.measurement.machine.machine.describe_machine` describes it.
+    where one of the two CPUs, of the manifest and of `describe_machine`, is not known.
     """
     sets = here.get("instruction sets", "").split()
     if not verified.instructions or verified.instructions[0] in _UNKNOWN or not sets:

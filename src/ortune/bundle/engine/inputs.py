@@ -74,8 +74,7 @@ def prepare_checks(inputs: Sequence[TensorSpec]) -> dict[str, InputCheck]:
 def check_inputs(feeds: Mapping[str, Any], inputs: Mapping[str, InputCheck], model: str) -> None:
     """Refuse what the runtime would refuse, in words a person can use. Costs under 2 us.
 
-    Raises:
-        BadData: A name is unknown or missing; a dtype, rank or fixed dimension is wrong.
+    Raises BadData: a name is unknown or missing; a dtype, rank or fixed dimension is wrong.
     """
     if feeds.keys() != inputs.keys():
         unknown = sorted(feeds.keys() - inputs.keys())
@@ -131,13 +130,11 @@ class PictureInput:
         return {name: value for name, value in fields.items() if value is not None}
 
     def replace_pictures(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the inputs with the tensor in the place of a picture, or of a list of pictures.
+        """Return the inputs with the tensor in place of a picture, or of a list of them.
 
         What the model takes as it is stays, and what is no picture too: the check of the inputs
-        says what is wrong with it.
-
-        Raises:
-            BadData: A picture cannot be read, or pictures of one batch differ in size.
+        says what is wrong with it. Raises BadData: a picture cannot be read, or pictures of one
+        batch differ in size.
         """
         name = self.tensor_check.spec.name
         value = inputs.get(name)
@@ -172,12 +169,8 @@ def attach_pictures(
 ) -> None:
     """Let the models of a bundle take pictures, as it says; nothing where it does not say.
 
-    Args:
-        calls: Model name -> what is called; its `pictures` are set.
-        name: Of the bundle, for errors.
-
-    Raises:
-        BadModel: The settings were changed, or are none that a bundle may hold.
+    Raises BadModel, with the bundle's `name`: the settings were changed, or are none that it may
+    hold.
     """
     if PREPROCESS not in manifest.members:
         return
@@ -190,18 +183,11 @@ def attach_pictures(
 def read_pictures(
     content: bytes, where: str, signatures: Mapping[str, Signature]
 ) -> dict[str, PictureInput]:
-    """Return model name -> its input that takes pictures.
+    """Return model name -> its input that takes pictures, by the content of ``preprocess.toml``.
 
     Keys outside of tables are for every model that they fit; where there are tables, each has the
-    name of a model.
-
-    Args:
-        content: Of ``preprocess.toml``.
-        where: It is, for errors.
-        signatures: Model name -> what it takes.
-
-    Raises:
-        BadModel: It is no TOML, or its settings are out of bounds or fit no model.
+    name of a model. Raises BadModel, saying `where`: it is no TOML, or its settings are out of
+    bounds or fit no model.
     """
     try:
         document = tomllib.loads(content.decode())

@@ -79,13 +79,10 @@ class Serving:
         )
 
     def settle_batches(self, backend: Backend, model: Path) -> tuple[Serving, bool]:
-        """Return this with the rows of a batch decided, and whether every batch gets that many.
+        """Return this with a batch's rows decided for a file, and whether every batch has them.
 
         Where nothing is said and another number of rows costs many runs, requests are not joined:
         one alone would take as long as a whole batch.
-
-        Args:
-            model: The file that the backend runs.
         """
         fills = has_operators(model, backend.planned_by_shape)
         rows = self.max_batch or (1 if fills else MAX_BATCH)
@@ -107,17 +104,11 @@ class Serving:
     def open_instances(
         self, stack: ExitStack, backend: Backend, path: Path, name: str
     ) -> Instances:
-        """Open the sessions of one model, each on its device.
+        """Open the sessions of one model, each on its device, on what `share_threads` gave.
 
         Threads of onnxruntime's own kernels have the CPUs of the thread that opens a session.
         OpenVINO knows all CPUs from the first session on, and is told to reserve some for each.
-
-        Args:
-            backend: What `share_threads` gave.
-            name: The model's, for messages.
-
-        Raises:
-            BadSettings: The backend does not run on a device that was asked for.
+        Raises BadSettings: the backend does not run on a device that was asked for.
         """
         sessions, places = [], []
         devices = self.devices or ("",) * self.instances
@@ -158,14 +149,9 @@ class Instances:
         return len(self._running)
 
     def run(self, feeds: Tensors, place: int | None = None) -> dict[str, NDArray[Any]]:
-        """Run once and return every output by name.
+        """Run once, on the instance at `place` or the least busy, and return every output by name.
 
-        Args:
-            place: The instance to run on; the least busy one without it.
-
-        Raises:
-            BadData: The runtime refuses the inputs.
-            OrtuneError: The sessions were closed.
+        Raises BadData: the runtime refuses the inputs; OrtuneError: the sessions were closed.
         """
         with self._lock:
             if self._closed:
@@ -319,16 +305,11 @@ def read_serving(
     *,
     packed: Serving | None = None,
 ) -> Serving:
-    """Read what a caller asks for.
+    """Read what a caller asks for, such as instances ``2``, ``1@cpu`` or ``2@gpu0,2@gpu1``.
 
-    Args:
-        instances: A number, or text such as ``2``, ``1@cpu`` or ``2@gpu0,2@gpu1``.
-        device: Of groups that name none, such as ``gpu0``.
-        packed: What holds in the place of zeros and of nothing; the defaults without it.
-
-    Raises:
-        BadSettings: A number is not one, there are more instances than CPUs, or no device is
-            called so.
+    `device` is of groups that name none; `packed` holds in the place of zeros and of nothing, the
+    defaults without it. Raises BadSettings: a number is not one, there are more instances than
+    CPUs, or no device is called so.
     """
     for name, values, least, most in (
         ("max_batch", (max_batch,), 0, 1 << 20),
@@ -367,15 +348,9 @@ def read_serving(
 
 
 def load_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:
-    """Return how a bundle wants to be served, with no more instances than there are CPUs.
+    """Return how a bundle wants to be served, or the defaults; no more instances than CPUs.
 
-    The defaults where it does not say.
-
-    Args:
-        name: Of the bundle, for errors.
-
-    Raises:
-        BadModel: That was changed, or is out of the bounds that a bundle has.
+    Raises BadModel, with its `name`: that was changed, or is out of the bounds that a bundle has.
     """
     if SERVING not in manifest.members:
         return UNSAID

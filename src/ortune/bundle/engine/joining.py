@@ -69,10 +69,7 @@ class Joint:
         self._proving = threading.Lock()
 
     def find_form(self, feeds: Tensors) -> tuple[Form | None, int]:
-        """Return what samples must have in common to be joined, and the rows of this one.
-
-        None, and 1 row, for a sample that is computed alone.
-        """
+        """Return what samples to be joined share, and this one's rows; None, 1 for one alone."""
         if not self._joins:
             return None, 1
         feeds = self._cut_to_bucket(feeds)
@@ -83,11 +80,7 @@ class Joint:
         return tuple(shape[1:] for shape in shapes), rows
 
     def group_samples(self, samples: Sequence[Tensors], most: int) -> list[list[int]]:
-        """Return the places of samples that are computed together.
-
-        Args:
-            most: Rows of a group; a larger sample is a group of its own.
-        """
+        """Return the places of samples computed together, `most` rows a group where they fit."""
         groups: list[list[int]] = []
         last: dict[Form | None, tuple[list[int], int]] = {}
         for place, feeds in enumerate(samples):
@@ -102,11 +95,7 @@ class Joint:
         return groups
 
     def compute_answers(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
-        """Return the answer to each of some samples of one form; none fails for another's sake.
-
-        Raises:
-            RunTerminated: It was told to end.
-        """
+        """Return each sample's answer; none fails for another's sake. Raises RunTerminated."""
         if (len(samples) > 1 or self._fill) and self.prove_joinable(samples):
             together = self._compute_together(samples)
             if together is not None:

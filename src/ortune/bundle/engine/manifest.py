@@ -174,8 +174,7 @@ class Manifest:
 def read_manifest(content: bytes, bundle: str) -> Manifest:
     """Read a manifest and check that its parts agree.
 
-    Raises:
-        BadModel: It is not one, is of a newer format, or names a member that it does not list.
+    Raises BadModel: it is not one, is of a newer format, or names a member that it does not list.
     """
     try:
         raw = stored.parse_json(content)

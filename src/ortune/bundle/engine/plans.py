@@ -93,11 +93,8 @@ class BundleArchive:
     ) -> None:
         """Check every member; unpack models, golden samples and libraries.
 
-        A library that is there stays as it is: it may be loaded already.
-
-        Raises:
-            BadModel: A member was changed, or a model keeps weights elsewhere.
-            OrtuneError: There is no room.
+        A library that is there stays as it is: it may be loaded already. Raises BadModel: a member
+        was changed, or a model keeps weights elsewhere; OrtuneError: there is no room.
         """
         models = set(models)
         samples = {member for pair in golden for member in (pair.inputs, pair.outputs)}
@@ -120,11 +117,7 @@ def open_models(
     members: Mapping[str, str],
     golden: Mapping[str, Golden] = MappingProxyType({}),
 ) -> Mapping[str, Call]:
-    """Open all models or none.
-
-    Args:
-        golden: Model name -> samples that it may be warmed up with.
-    """
+    """Open all models or none; `golden`: model name -> samples to warm it up with."""
     with ExitStack() as session_stack:
         instances_by_name = {
             name: opened.how.open_instances(
@@ -174,17 +167,10 @@ class Running:
 
 
 def open_plan(stack: ExitStack, opened: BundleArchive, backend: Backend | None) -> Running:
-    """Open a bundle's first plan that runs here, or the one of a backend.
+    """Open a bundle's first plan that runs here, or that of a backend; warn where another runs.
 
-    One warning says so where something else runs.
-
-    Args:
-        stack: Closes the sessions and removes what was unpacked.
-        backend: The backend that was asked for.
-
-    Raises:
-        BadModel: A member was changed, or the bundle no longer answers as packed.
-        BackendMissing: The plan or the backend that was asked for cannot run here.
+    Raises BadModel: a member was changed, or the bundle no longer answers as packed;
+    BackendMissing: the plan or the backend that was asked for cannot run here.
     """
     if backend is None:
         return _open_first(stack, opened)

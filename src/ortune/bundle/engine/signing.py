@@ -31,11 +31,8 @@ def signature_of(bundle: Path) -> Path:
 def make_signer(key: Path) -> Callable[[Path, bool], Path]:
     """Read a private key and return what signs a bundle with it, replacing a signature if told.
 
-    Two signatures of the same bytes differ: a signature has a random number in it.
-
-    Raises:
-        BadSettings: It is no key that can sign.
-        OrtuneError: The package is not installed.
+    Two signatures of the same bytes differ: a signature has a random number in it. Raises
+    BadSettings: it is no key that can sign; OrtuneError: the package is not installed.
     """
     with _wrap_key_errors(key, "private", _MAKE):
         signing, _ = _import_signing()

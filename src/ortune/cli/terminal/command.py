@@ -150,9 +150,8 @@ def read_request(
 ) -> R | F:
     """Return the request of the flag that is given, or that of the command itself.
 
-    Raises:
-        BadSettings: More arguments are given than it takes, or an option of another form.
-        click.MissingParameter: What must be given is not.
+    Raises BadSettings: more arguments than it takes, or an option of another form;
+    click.MissingParameter: what must be given is not.
     """
     ctx = click.get_current_context()
     flag = next((name for name in forms if values[name]), "")
@@ -324,12 +323,10 @@ class Verb(click.Command):
 
 
 def _check_type(path: Path, key: str, value: Any, param: click.Parameter) -> Any:
-    """Return what a settings file has for a parameter, as a list where that takes several.
+    """Return a settings file's value for a parameter, as a list where that takes several.
 
-    Click converts words; handed a number it may take it for the descriptor of an open file.
-
-    Raises:
-        OrtuneError: It is of a type that the parameter does not take.
+    Click converts words; handed a number it may take it for the descriptor of an open file. Raises
+    OrtuneError: it is of a type that the parameter does not take.
     """
     several = param.nargs == -1 or param.multiple
     items = value if several and isinstance(value, list) else [value]

@@ -106,14 +106,9 @@ def grpc_request(model: str, version: str, sample: Tensors) -> bytes:
 
 
 def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray[Any]]:
-    """Read the outputs of a right answer.
+    """Read the outputs of a right answer, of HTTP or a ``ModelInferResponse``, else BadData.
 
-    Args:
-        body: Of HTTP, or a serialized ``ModelInferResponse``.
-        head: Over HTTP the length of its JSON; -1 where all of it is.
-
-    Raises:
-        BadData: It is none.
+    `head` is the length of its JSON over HTTP; -1 where all of it is.
     """
     outputs = {}
     try:
@@ -183,14 +178,10 @@ def check_answers(
     engine: Engine,
     protocol: str,
 ) -> CheckedAnswers:
-    """Compare answers with the engine's.
+    """Compare answers with the engine's; BadData where one cannot be read.
 
-    Args:
-        answers: (sample, bytes of JSON at the head or -1, body) -> how many were equal to it.
-        unread: Answers that were not kept.
-
-    Raises:
-        BadData: An answer cannot be read.
+    `answers` counts equal ones by (sample, bytes of JSON at the head or -1, body); `unread` were
+    not kept.
     """
     expected: dict[int, Tensors] = {}
     wrong, worst = 0, float("inf")

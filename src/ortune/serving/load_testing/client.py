@@ -152,10 +152,7 @@ class Sender(Protocol):
     report: Report
 
     async def send(self, ticket: int) -> str:
-        """Send the request of a ticket, await its answer, and return what was wrong with it.
-
-        Empty for a right answer: else the status, or what became of the connection.
-        """
+        """Send a ticket's request, await the answer, and return what was wrong, or ""."""
         ...
 
 
@@ -340,12 +337,7 @@ class _HttpConnection(asyncio.Protocol):
         self._received = 0
 
     async def exchange(self, request: bytes, timeout_s: float) -> tuple[int, bytes, int]:
-        """Return the status, the body where it is kept, and the length of its JSON.
-
-        Raises:
-            TimeoutError: There is no answer in time.
-            OSError: The connection broke.
-        """
+        """Return status, body where kept, and its JSON's length; OSError where it breaks."""
         loop = asyncio.get_running_loop()
         self._head, self._chunks, self._answer = -1, [], loop.create_future()
         self._received = 0

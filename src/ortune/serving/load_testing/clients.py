@@ -61,14 +61,10 @@ class CalledModel:
 def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
     """Make requests for a model on a server, and give what puts load on it.
 
-    Args:
-        request: The model, its samples and how it is called; what it says of levels is not used.
-        url: Of a server that runs; empty for the target that is asked for.
-
-    Raises:
-        BadData: The server has no such model, or the samples do not fit it.
-        BadSettings: The target is no address.
-        OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
+    Of `request`, levels are not used; `url` is of a server that runs, else its target is taken.
+    Raises BadData: the server has no such model, or the samples do not fit it; BadSettings: the
+    target is no address; OrtuneError: nobody answers there, or a package of extra ``serve`` is
+    missing.
     """
     address = ServerUrl.parse(url or request.target)
     module, package = _NEEDED[address.protocol]
@@ -136,14 +132,9 @@ class Clients:
     ) -> Level:
         """Put one level of load on the server and return what came of it.
 
-        Args:
-            load: What is sent.
-            warm_up_s: The same load before it, not counted; its answers are all awaited.
-            pid: The server's process, if it is on this machine: its CPU time and memory, those
-                of its children too, are measured.
-
-        Raises:
-            OrtuneError: A client process failed.
+        The same load goes before for `warm_up_s`, not counted; its answers are all awaited. `pid`
+        is the server's process on this machine: CPU time and memory, of its children too, are
+        measured. Raises OrtuneError: a client process failed.
         """
         if warm_up_s > 0:
             # Another seed, so that the arrivals of the level are not rehearsed.

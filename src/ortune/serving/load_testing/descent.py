@@ -112,13 +112,10 @@ def descend_settings(
 ) -> list[TriedSettings]:
     """Walk from the defaults along one coordinate after the other, as long as it gets better.
 
-    Args:
-        score: Gives settings' score over the defaults', both measured in one pair; None when the
-            time is over. Settings that seem better in a first pair get a second.
-
-    Returns:
-        What was tried: where the walk ended first, then the rest by what its pairs said, since a
-        lone pair's luck is no rank. Empty where there is nothing to try.
+    `score` gives settings' score over the defaults', both measured in one pair; None when the time
+    is over. Settings that seem better in a first pair get a second. Returns what was tried: where
+    the walk ended first, then the rest by what its pairs said, since a lone pair's luck is no
+    rank. Empty where there is nothing to try.
     """
     descent = _Descent(space, start, score)
     before: Serving | None = None
@@ -193,18 +190,12 @@ def requests_needed(percentile: float, beyond: int) -> int:
 def find_sustained_rate(
     measure: Callable[[float], float], limit: float, start: float, least: float, most: float
 ) -> float:
-    """Find the highest rate whose percentile keeps a limit.
+    """Find the highest rate whose percentile keeps a limit, in the unit of what `measure` gives.
 
-    Rates grow, or shrink, from the first by steps that grow themselves; between one that keeps
-    the limit and one that does not they are halved until they are a `STEP` apart. There the
-    logarithm of the percentile is taken to be a line.
-
-    Args:
-        measure: Gives the percentile at a rate.
-        limit: In the unit of what `measure` gives.
-        start: Where to begin.
-        least: A rate that is not gone below, and returned where none keeps the limit.
-        most: A rate that is not gone above, and returned where all keep it.
+    Rates grow, or shrink, from `start` by steps that grow themselves; between one that keeps the
+    limit and one that does not they are halved until they are a `STEP` apart. There the logarithm
+    of the percentile is taken to be a line. Where none keeps the limit it is `least`, where all do
+    `most`.
     """
     low: tuple[float, float] | None = None
     high: tuple[float, float] | None = None

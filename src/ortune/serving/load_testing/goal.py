@@ -155,14 +155,9 @@ class Scores:
 def start_server(
     settings: Serving, side: str, *, request: LoadTest, folder: Path
 ) -> Iterator[Measure]:
-    """Serve a bundle with settings until the block ends.
+    """Serve a copy in `folder` with settings until the block ends; `side` tells servers apart.
 
-    Args:
-        side: Tells servers of the same time apart.
-        folder: For copies of the bundle.
-
-    Raises:
-        OrtuneError: It does not get ready, or gives no answer.
+    Raises OrtuneError: it does not get ready, or gives no answer.
     """
     bundle = Path(request.target)
     copy = folder / side / bundle.name  # a model is named like its file
@@ -268,9 +263,8 @@ class Search:
     def run_search(self) -> GoalResult:
         """Search, confirm, and say what came of it; bundle and goal are left to the caller.
 
-        Raises:
-            BadSettings: The time is too short for this percentile of this model.
-            OrtuneError: The defaults cannot be served.
+        Raises BadSettings: the time is too short for this percentile of this model; OrtuneError:
+        the defaults cannot be served.
         """
         space, scores, defaults = self._space, self._scores, Serving()
         with self._start(defaults, "defaults") as home:
@@ -389,11 +383,9 @@ def search_settings(request: LoadTest) -> GoalResult:
     """Choose instances, batch, queue delay and threads for a goal, by measuring real servers.
 
     Sought is the highest rate that keeps the goal, or, where a rate is given, the lowest
-    percentile at it. That the defaults are best is an answer.
-
-    Raises:
-        BadSettings: It is no bundle, there are several rates, or the time is too short.
-        OrtuneError: The defaults cannot be served, or the copy cannot be written.
+    percentile at it. That the defaults are best is an answer. Raises BadSettings: it is no bundle,
+    there are several rates, or the time is too short; OrtuneError: the defaults cannot be served,
+    or the copy cannot be written.
     """
     path, goal = Path(request.target), PercentileLimit.parse(request.goal)
     if not archive.is_bundle(path):

@@ -234,10 +234,8 @@ def sweep_loads(
     """Measure every load as often as asked and return their levels in the order given.
 
     The loads go up and then down, in turns: a machine that drifts does not favour one end, and
-    shows as runs that disagree. A repeat has its share of the requests or the time.
-
-    Args:
-        report: Given how many measurements are done, and of how many, before each.
+    shows as runs that disagree. A repeat has its share of the requests or the time. `report` is
+    given how many measurements are done, and of how many, before each.
     """
     runs: dict[int, list[Run]] = {place: [] for place in range(len(loads))}
     for repeat in range(repeats):
@@ -255,10 +253,7 @@ def sweep_loads(
 
 
 def find_knee(levels: Sequence[Level]) -> int | None:
-    """Return the place of the level with the most power, see `KNEE`; None with less than two.
-
-    Levels that had errors or fell behind are beyond it.
-    """
+    """Return the place of the level with the most power, see `KNEE`; None with less than two."""
     fit = [place for place, level in enumerate(levels) if level.keeps_up and level.answer_count]
     if len(levels) < 2:
         return None
@@ -281,11 +276,8 @@ def list_remarks(
 ) -> list[str]:
     """Return what a reader must know before the figures.
 
-    Args:
-        processes: Client processes.
-        shared: CPUs that clients and the server share; 0 where the server is elsewhere.
-        servers: Server processes behind the port.
-        limit: Which the levels are to keep.
+    `processes` are the clients', `servers` the processes behind the port, `shared` the CPUs of
+    both, 0 where the server is elsewhere; `limit` is what the levels are to keep.
     """
     texts = []
     for level in levels:

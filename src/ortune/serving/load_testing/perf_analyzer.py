@@ -29,15 +29,10 @@ _WINDOWS = 3
 def run_perf_analyzer(
     url: ServerUrl, model: str, load: Load, samples: Sequence[Tensors], *, max_batch: int
 ) -> Report:
-    """Let it put a closed loop of load on a model.
+    """Let it put a closed loop of load on a model, NAME or NAME/VERSION.
 
-    Args:
-        model: NAME or NAME/VERSION.
-        samples: The inputs of every request.
-        max_batch: By the model's configuration; 0 where it describes whole tensors.
-
-    Raises:
-        OrtuneError: It is not installed, or ends with an error.
+    Every request has all inputs of a sample; `max_batch` is 0 where the model's configuration
+    describes whole tensors. Raises OrtuneError: it is not installed, or ends with an error.
     """
     program = shutil.which("perf_analyzer")
     if program is None:

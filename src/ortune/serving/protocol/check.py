@@ -24,19 +24,12 @@ def check_request(
     outputs: Sequence[TensorSpec] = (),
     optional: Collection[str] = (),
 ) -> None:
-    """Refuse what the model cannot take, in Triton's words.
+    """Refuse what the model cannot take, in Triton's words, which name the model.
 
-    Args:
-        inputs: The model's.
-        max_batch: Rows of the first dimension at most, which all inputs have; 0 where it is no
-            batch.
-        model: Name, for messages.
-        outputs: The model's; without them, what is asked for is not looked at.
-        optional: Inputs that a request may leave out.
-
-    Raises:
-        RequestRefused: A name, datatype, rank, dimension or number of rows is wrong; or an
-            output is requested that is not there, or that JSON cannot carry.
+    `max_batch`: rows of the first dimension at most, which all inputs have; 0 where it is no
+    batch. Without `outputs`, what is asked for is not looked at. `optional` inputs may be left
+    out. Raises RequestRefused: a name, datatype, rank, dimension or number of rows is wrong; or an
+    output is requested that is not there, or that JSON cannot carry.
     """
     arrays = request.inputs
     if outputs:

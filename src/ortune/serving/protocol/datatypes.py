@@ -106,15 +106,10 @@ def count_elements(name: str, shape: Sequence[Any]) -> int:
 def from_raw(
     name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview, model: str = ""
 ) -> NDArray[Any]:
-    """Read an input.
+    """Read an input, named in messages as its model is, from data of it alone.
 
-    Args:
-        name: For messages, as `model`.
-        data: Of this input alone. What lies aligned in it is not copied: some kernels fall over
-            numbers that do not.
-
-    Raises:
-        RequestRefused: Datatype, shape and data do not fit each other.
+    What lies aligned in the data is not copied: some kernels fall over numbers that do not. Raises
+    RequestRefused: datatype, shape and data do not fit each other.
     """
     kind, count, shape = find_dtype(datatype), count_elements(name, shape), tuple(shape)
     if kind.kind == "O":
@@ -187,19 +182,10 @@ def _make_truncation_error(name: str, model: str) -> RequestRefused:
 
 
 def classify(array: NDArray[Any], classes: int, *, batched: bool = True) -> NDArray[Any]:
-    """Return ``score:index`` of the highest scores of each row.
+    """Return ``score:index`` of the highest scores, as ``bytes``: [rows, classes], or [classes].
 
-    Of equal scores the lower index comes first; NaN comes last.
-
-    Args:
-        array: Scores, a row of the first dimension each; without `batched` all are one row.
-        classes: How many of each row at most.
-
-    Returns:
-        Object array of ``bytes``: [rows, classes], or [classes] without `batched`.
-
-    Raises:
-        RequestRefused: The output is no numbers.
+    Of equal scores the lower index comes first; NaN comes last. A row of the first dimension each;
+    without `batched` all are one row. Raises RequestRefused: the output is no numbers.
     """
     kind = find_datatype(array.dtype)
     if kind in ("BYTES", "BOOL"):

@@ -50,15 +50,10 @@ def declare_body(
 ) -> DeclaredRequest:
     """Read what the body of an infer request declares; its JSON is parsed, its tensors are not.
 
-    Args:
-        body: All of it, inflated. Tensors that lie aligned in it become views of it, others
-            copies: where the JSON ends at a multiple of 8 bytes in memory, none is copied.
-        header_length: Bytes of the JSON at its head (``Inference-Header-Content-Length``); None
-            where the body is JSON alone.
-        model: Name, for messages.
-
-    Raises:
-        RequestRefused: It is no request.
+    The body is inflated. Tensors that lie aligned in it become views of it, others copies: where
+    the JSON ends at a multiple of 8 bytes in memory, none is copied. `header_length` is that of
+    the JSON at its head (``Inference-Header-Content-Length``); None where the body is JSON alone.
+    Raises RequestRefused: it is no request.
     """
     view = memoryview(body)
     if header_length is None:
@@ -89,10 +84,8 @@ def encode_response(
     """Return the body of an answer in chunks, and the length of its JSON.
 
     The length is None where no output is binary: then the body is JSON alone. NaN and infinities
-    are ``null`` in JSON, which has no word for them.
-
-    Raises:
-        RequestRefused: An output that JSON cannot carry is asked for in JSON.
+    are ``null`` in JSON, which has no word for them. Raises RequestRefused: an output that JSON
+    cannot carry is asked for in JSON.
     """
     binary = {output_request.name: output_request.binary for output_request in request.outputs}
     chunks: list[bytes | memoryview] = []

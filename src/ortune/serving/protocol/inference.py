@@ -135,9 +135,8 @@ def validate_parameters(
 ) -> Mapping[str, Any]:
     """Return parameters that nobody here knows, as they are.
 
-    Raises:
-        RequestRefused: One is no text, number or truth value, or has a name that Triton keeps
-            for itself.
+    Raises RequestRefused: one is no text, number or truth value, or has a name that Triton keeps
+    for itself.
     """
     for name, value in parameters.items():
         if name.startswith("triton_") and name not in allowed:

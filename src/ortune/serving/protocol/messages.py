@@ -129,12 +129,9 @@ def add_services(servicer: Any, server: Any) -> None:
 
 
 def deserialize_request(body: bytes) -> AddressedRequest:
-    """Read what a serialized ``ModelInferRequest`` declares; large data is not parsed yet.
+    """Read what a ``ModelInferRequest`` declares; large data is copied once, and not parsed yet.
 
-    Large tensors are copied once.
-
-    Raises:
-        RequestRefused: It is no such message.
+    Raises RequestRefused: it is no such message.
     """
     raw: Sequence[bytes | memoryview] | None = None
     contents: Sequence[memoryview | None] = ()
@@ -337,12 +334,9 @@ _FIXED = {1: 8, 5: 4}
 def split_raw(body: bytes) -> tuple[bytes, list[memoryview], list[memoryview | None]]:
     """Take the raw contents out of a ``ModelInferRequest``, and the typed ones of large inputs.
 
-    Returns:
-        The request without them, views of the raw ones in order, and one of the typed ones for
-        each input; None where these stay.
-
-    Raises:
-        RequestRefused: It is no protobuf message, or has more fields than a request may.
+    Returns the request without them, views of the raw ones in order, and one of the typed ones for
+    each input; None where these stay. Raises RequestRefused: it is no protobuf message, or has
+    more fields than a request may.
     """
     view = memoryview(body)
     other_fields: list[bytes | memoryview] = []

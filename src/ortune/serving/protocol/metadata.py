@@ -114,13 +114,9 @@ def model_config(
 ) -> dict[str, Any]:
     """Return a model's configuration as Triton tells it, with the defaults that clients read.
 
-    Args:
-        max_batch: 0 where the first dimension is no batch; else dims are without it.
-        instances: By device.
-        optional: Inputs that a request may leave out.
-
-    Raises:
-        RequestRefused: An input or output has a type or rank that the protocol cannot say.
+    `max_batch` is 0 where the first dimension is no batch; else dims are without it. A request may
+    leave `optional` inputs out. Raises RequestRefused: an input or output has a type or rank that
+    the protocol cannot say.
     """
 
     def describe_tensor(spec: TensorSpec, **more: Any) -> dict[str, Any]:

@@ -118,14 +118,10 @@ class ModelFiles:
 
 
 def serve_on_ray(request: Serve, journal: Journal, ready: Ready) -> int:
-    """Serve from replicas on a cluster until told to end.
+    """Serve from replicas until told to end; 1 where they ended before their last answers, else 0.
 
-    Returns:
-        1 where replicas were ended before their last requests were answered, else 0.
-
-    Raises:
-        OrtuneError: The cluster, a port or a model is not to be had, or Ray Serve runs there.
-        KeyboardInterrupt: It was told to end twice.
+    Raises OrtuneError: the cluster, a port or a model is not to be had, or Ray Serve runs there;
+    KeyboardInterrupt: it was told to end twice.
     """
 
     def warn(text: str) -> None:
@@ -326,8 +322,7 @@ def list_travelling_files(
 ) -> Iterator[tuple[str, Path]]:
     """Yield where a replica writes each file, ``NAME/VERSION/FILE``, and where it lies here.
 
-    Raises:
-        BadModel: A plain model cannot be read, or its weights lie outside its folder.
+    Raises BadModel: a plain model cannot be read, or its weights lie outside its folder.
     """
     for source in sources:
         for version, path in source.list_files().items():
@@ -363,16 +358,10 @@ def find_needs(request: Serve, sources: list[ModelSource]) -> tuple[int, int]:
 
 
 def divide_cluster(nodes: list[int], cpus: int, replicas: int | None) -> tuple[int, int]:
-    """Return the CPUs of a replica and how many replicas there are.
+    """Return the CPUs of a replica and how many there are; BadSettings if they do not fit.
 
-    Args:
-        nodes: CPUs of each node.
-        cpus: That a replica wants; 0 leaves it open: all of a node, or fewer where there are more
-            replicas than nodes.
-        replicas: That were asked for; as many as fit without it.
-
-    Raises:
-        BadSettings: So many do not fit.
+    `nodes` are CPUs of each. Where `cpus` is 0 a replica takes all of a node, or fewer where there
+    are more replicas than nodes. As many as fit without `replicas`.
     """
     nodes = [node for node in nodes if node]
     if not cpus:

@@ -65,11 +65,8 @@ class Access:
 def read_tokens(path: str | Path | None, warn: Warn) -> Access:
     """Read a file with a token a line; lines that begin with # and empty ones are passed over.
 
-    Several tokens let one be replaced by another while both are in use.
-
-    Raises:
-        BadSettings: It cannot be read, has no token, or one that no header can carry. The error
-            shows no line of it.
+    Several tokens let one be replaced by another while both are in use. Raises BadSettings: it
+    cannot be read, has no token, or one that no header can carry. The error shows no line of it.
     """
     if path is None:
         return Access()
@@ -111,9 +108,8 @@ def check_certificate(
 ) -> Certificate | None:
     """Try a certificate and its key by a handshake with itself; None where neither is given.
 
-    Raises:
-        BadSettings: One of both is missing, cannot be read or is encrypted; they do not fit; the
-            certificate has expired, is not valid yet, or is not for servers.
+    Raises BadSettings: one of both is missing, cannot be read or is encrypted; they do not fit;
+    the certificate has expired, is not valid yet, or is not for servers.
     """
     if path is None and key is None:
         return None
@@ -188,21 +184,13 @@ class Address:
 
 
 def reserve_port(host: str, port: int, option: str, stack: ExitStack) -> Address:
-    """Take a port for one front end, of one process or of several.
+    """Take a port for one front end, of one process or of several; 0 takes any free one.
 
     A socket that shares with nobody sees whoever listens there: one of our own processes would
     share its port with another server of the same user. The socket that keeps the port does not
-    listen; those that do are beside it by SO_REUSEPORT. Without that option of the system the
-    port is free until a front end takes it.
-
-    Args:
-        host: A name or a number.
-        port: 0 takes any free one.
-        option: For messages: what the port was given by.
-        stack: Gives the port back.
-
-    Raises:
-        BadSettings: The host is none of this machine, or the port is not to be had.
+    listen; those that do are beside it by SO_REUSEPORT. Without that option of the system the port
+    is free until a front end takes it. `option` names what the port was given by; `stack` gives it
+    back. Raises BadSettings: the host is none of this machine, or the port is not to be had.
     """
     number = resolve_host(host)
     try:
@@ -282,14 +270,9 @@ def open_listeners(
 
 
 def reserve_listeners(request: Serve, warn: Warn, stack: ExitStack) -> Listeners:
-    """Take the ports, and read tokens and certificate.
+    """Take the ports, until `stack` gives them back, and read tokens and certificate.
 
-    Args:
-        warn: Hears what lets others in.
-        stack: Gives the ports back.
-
-    Raises:
-        BadSettings: One is not to be had, or cannot be used.
+    Raises BadSettings: one is not to be had, or cannot be used.
     """
     host, http, grpc = request.host, None, None
     if not request.http and not request.grpc:

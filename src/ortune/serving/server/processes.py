@@ -43,16 +43,10 @@ _UNANSWERED, _BAD, _INTERRUPTED = 1, 2, 3
 def serve_in_processes(
     request: Serve, listeners: Listeners, journal: Journal, ready: Ready
 ) -> int:
-    """Serve in several processes until told to end.
+    """Serve in several until told to end; return how many ended with requests unanswered.
 
-    One that dies is started again, after a pause that grows; the others go on.
-
-    Returns:
-        Processes that ended with requests unanswered.
-
-    Raises:
-        OrtuneError: A process could not begin; none is left then.
-        KeyboardInterrupt: It was told to end twice.
+    One that dies is started again, after a pause that grows; the others go on. Raises OrtuneError:
+    a process could not begin, and none is left then; KeyboardInterrupt: it was told to end twice.
     """
     unanswered = asyncio.run(_Supervisor(request, listeners, journal, ready).run())
     if unanswered is None:

@@ -84,14 +84,9 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
 
 
 def serve_here(request: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> int:
-    """Serve in this process until it is told to end.
+    """Serve in this process until told to end; return requests not answered in the time for it.
 
-    Returns:
-        Requests that were not answered within the time for it.
-
-    Raises:
-        OrtuneError: A model cannot be opened.
-        KeyboardInterrupt: It was told to end twice.
+    Raises OrtuneError: a model cannot be opened; KeyboardInterrupt: it was told to end twice.
     """
     raise_file_limit(_FILES)
     # glibc keeps what requests free, unless a variable says otherwise; see docs/serving.md.

@@ -30,17 +30,11 @@ def run(request: Serve) -> None:
 
 
 def carry_out(request: Serve, ready: Ready | None) -> int:
-    """Serve until told to end.
+    """Serve until told to end; return how many got no answer in time, or processes with such.
 
-    Args:
-        ready: Is told when requests are taken; the log is without it.
-
-    Returns:
-        How many did not get an answer in time: requests, or processes that had such.
-
-    Raises:
-        OrtuneError: A package of extra ``serve``, a port or a model is not to be had.
-        KeyboardInterrupt: It was told to end twice.
+    `ready` is told when requests are taken; the log is without it. Raises OrtuneError: a package
+    of extra ``serve``, a port or a model is not to be had; KeyboardInterrupt: it was told to end
+    twice.
     """
     missing = []
     for name, package in NEEDED.items():

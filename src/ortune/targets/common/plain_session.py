@@ -147,14 +147,7 @@ def write_sample_folders(source: Source, folder: Path) -> dict[str, Path]:
 
 
 def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tuple[str, str]:
-    """Write models, golden samples and settings.
-
-    Args:
-        models: Model name -> its folder, of `list_model_folders`.
-
-    Returns:
-        The first model and its first sample, below the folder.
-    """
+    """Write models, golden samples and settings; return the first model and its first sample."""
     for name, home in models.items():
         copy_model(source, name, home)
     checks = write_sample_folders(source, folder / "check")
@@ -194,15 +187,10 @@ def replay_python(source: Source, folder: Path, program: str, files: Mapping[str
 def replay_program(
     source: Source, by: str, command: Callable[[str], Sequence[str | Path]], *, where: Path
 ) -> Replay:
-    """Let a program answer all golden samples.
+    """Let a program answer all golden samples; BadModel where it fails, hangs or leaves one out.
 
-    Args:
-        source: What the package was made of.
-        command: Of a model's name: the program and the model's file; the folders of the sample
-            and of the answers are added.
-
-    Raises:
-        BadModel: The program fails, hangs, or leaves an answer out.
+    `command`: of a model's name, the program and the model's file; the folders of the sample and
+    of the answers are added.
     """
     worst = float("inf")
     for name in source.models:
@@ -225,11 +213,8 @@ def run_command(
 ) -> str:
     """Run a command and return what it printed.
 
-    Args:
-        title: What is said to fail; the program's file without it.
-
-    Raises:
-        BadModel: It fails, or takes longer than the limit in seconds.
+    Raises BadModel: it fails, or takes longer than the limit in seconds; `title` is what is said
+    to fail, the program's file without it.
     """
     words = list(map(str, command))
     names = words[1:] or words

@@ -37,11 +37,9 @@ EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
 def count_threads(source: Source) -> int:
     """Return the threads of a plan; where it takes all CPUs, those of the machine it ran on.
 
-    Other servers take 0 for a number of their own: a package always says how many.
-
-    Raises:
-        BadModel: They are more than any machine has CPUs: a package is handed on, and started
-            where nobody lowers them.
+    Other servers take 0 for a number of their own: a package always says how many. Raises
+    BadModel: they are more than any machine has CPUs, and where a package is started nobody lowers
+    them.
     """
     text = source.manifest.machine.get("effective cpus", "")
     measured = int(text) if _NUMBER.fullmatch(text) else effective_cpus()
@@ -78,16 +76,11 @@ def replay_in_workers(
     *,
     environment: str = HERE,
 ) -> Replay:
-    """Run the models of a package in workers, and time them beside the bundle's own.
+    """Run a package's models in workers, and time them beside the bundle's own.
 
     No more threads than there are CPUs here, on both sides. Wrong answers are not timed.
-
-    Args:
-        backend: As the package configures it.
-        environment: Where it runs; the bundle's runs here.
-
-    Raises:
-        BadModel: The package does not run.
+    `environment`: where the package runs; the bundle's runs here. Raises BadModel: it does not
+    run.
     """
     cpus = effective_cpus()
     here, _ = stored.limit_threads(source.backend, cpus)

@@ -61,9 +61,8 @@ def read_caller(context: Any) -> Caller:
 async def receive_message(context: Any, watch: ConnectionWatch) -> bytes:
     """Return the message of a call that has one; the watch hears of it.
 
-    Raises:
-        RequestRefused: It is not there in time, or there is none.
-        CancelledError: The call was given up, or its message is larger than the limit.
+    Raises RequestRefused: it is not there in time, or there is none; CancelledError: the call was
+    given up, or its message is larger than the limit.
     """
     try:
         async with asyncio.timeout(RECEIVE_S):
@@ -80,13 +79,10 @@ async def receive_message(context: Any, watch: ConnectionWatch) -> bytes:
 
 
 async def inflate_message(body: bytes, most: int) -> bytes:
-    """Return a message as it was before the client compressed it.
+    """Return a message as it was before the client compressed it; the loop goes on meanwhile.
 
     gRPC itself inflates without a bound and looks at the length afterwards, so it is told to leave
-    messages as they are. A thread inflates them: the loop goes on.
-
-    Raises:
-        RequestRefused: It is damaged, or longer than `most` bytes.
+    messages as they are. Raises RequestRefused: it is damaged, or longer than `most` bytes.
     """
     if body[:2] != _GZIP and not (body[:1] == _ZLIB and int.from_bytes(body[:2]) % 31 == 0):
         return body
@@ -251,11 +247,7 @@ class Inference:
     async def _read_requests(
         self, context: Any, call: Caller, replies: _Replies, room: Semaphore
     ) -> None:
-        """Ask for every message of a stream; the tasks are in the queue before they end.
-
-        Raises:
-            RequestRefused: No message came for long.
-        """
+        """Ask for every message of a stream; the tasks are queued before they end."""
         seconds = RECEIVE_S
         while True:
             await room.acquire()
@@ -285,9 +277,8 @@ class Inference:
     ) -> _Reply:
         """Answer one request, or say why not; nothing but a cancellation is raised.
 
-        Args:
-            turn: Of a stream: it is the next to be sent. Before that its answer takes no room, for
-                which those before it may wait.
+        Of a stream, `turn` says that it is the next to be sent. Before that its answer takes no
+        room, for which those before it may wait.
         """
         began = perf_counter_ns()
         model = version = id = error = ""

@@ -206,15 +206,10 @@ class Bodies:
     ) -> bytes | memoryview:
         """Return the body of a request, inflated; it counts as held until it is released.
 
-        Args:
-            head: Bytes behind which its tensors begin: a body that comes in several parts is laid
-                so that their numbers can be read in place.
-            cap: Bytes that this one may have, where these are fewer.
-
-        Raises:
-            RequestRefused: It is too large, or cannot be inflated, or too much is held.
-            HttpError: Its encoding is not known.
-            Disconnected: The client went away.
+        Its tensors begin behind `head` bytes: a body that comes in several parts is laid so that
+        their numbers can be read in place. `cap` is what this one may have, where that is less.
+        Raises RequestRefused: it is too large, or cannot be inflated, or too much is held;
+        HttpError: its encoding is not known; Disconnected: the client went away.
         """
         encoding, inflater = exchange.read_header(b"content-encoding").lower(), None
         if encoding in _ENCODINGS:

@@ -260,11 +260,8 @@ def raw_request(
     """Return the request whose body is the data of the model's only input, and nothing else.
 
     Its shape is the model's: a batch of one, and the dimension that is free follows from the
-    length. The outputs are binary. (Binary tensor data extension, "raw binary request".)
-
-    Raises:
-        RequestRefused: The model has several inputs or free dimensions, or the length does not
-            fit.
+    length. The outputs are binary. (Binary tensor data extension, "raw binary request".) Raises
+    RequestRefused: the model has several inputs or free dimensions, or the length does not fit.
     """
     shape = [
         1 if batched and axis == 0 else dim if isinstance(dim, int) else -1

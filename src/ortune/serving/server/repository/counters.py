@@ -65,14 +65,7 @@ class Counters:
     _past: dict[int, Batches] = field(default_factory=dict)
 
     def count_answer(self, rows: int, began: int, answer: TimedAnswer, now: int) -> None:
-        """Count an answer.
-
-        Args:
-            rows: Of the request.
-            began: When it arrived, nanoseconds of `time.perf_counter_ns`.
-            answer: What the engine says of it.
-            now: When its answer was ready.
-        """
+        """Count an answer to a request of some rows, by `time.perf_counter_ns`."""
         self.answered += 1
         self.answered_ns += now - began
         self.inferences += rows
@@ -203,9 +196,6 @@ def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
     """Return the metrics of models and of this machine, as Prometheus reads them.
 
     They are those of one process: of several that share a port, each answers with its own.
-
-    Args:
-        models: Name, version and counters of each.
     """
     counted = [(f'model="{name}",version="{at}"', counters) for name, at, counters in models]
     lines = list[str]()

@@ -44,10 +44,9 @@ class MemoryBudget:
         self._hold_bytes(size)
 
     def hold_part(self, size: int, alone: int) -> None:
-        """Hold a part of a body, which is here already; the whole of one may take `alone` bytes.
+        """Hold a part of a body, here already; the whole of one may take `alone` bytes.
 
-        Raises:
-            RequestRefused: There is no room for it; it is held all the same.
+        Raises RequestRefused: there is no room for it; it is held all the same.
         """
         self._hold_bytes(size)
         client = CLIENT.get()
@@ -89,10 +88,9 @@ class AnswerRoom:
         self._lines: dict[str, _Line] = {}
 
     async def enter(self, peer: str, size: int) -> None:
-        """Wait until a connection has room for an answer, and take it.
+        """Wait until a connection has room for an answer of some bytes, and take it.
 
-        Args:
-            size: Bytes; 0 for a request, which is not computed while answers wait.
+        A request is of 0 bytes: it is not computed while answers wait.
         """
         line = self._lines.get(peer)
         if line is None:

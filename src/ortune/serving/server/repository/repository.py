@@ -94,13 +94,8 @@ def open_changed(
     """Open the files of a source that are not open as they are now, and warm them up. It blocks.
 
     Each is seen before it is opened: one that changes meanwhile is another at the next look.
-
-    Args:
-        termination: Ends the runs that warm it up.
-
-    Returns:
-        The versions that there are now; version -> engine of a file that is new, and its state;
-        why another one could not be opened.
+    Returns the versions that there are now; version -> engine of a file that is new, and its
+    state; why another one could not be opened.
     """
     try:
         files = slot.source.list_files()
@@ -142,12 +137,7 @@ class Repository:
         limits: Limits | None = None,
         note: Note = lambda text: None,
     ) -> None:
-        """Serve nothing yet: `start` opens the models.
-
-        Args:
-            model_sources: What there is to serve.
-            note: Is told in one line what changes, and what could not be opened.
-        """
+        """Serve nothing yet: `start` opens the models; `note` hears of each change in a line."""
         self.limits, self.explicit = limits or Limits(), explicit
         self.memory = MemoryBudget(self.limits.max_held)
         self._slots = {source.name: Slot(source) for source in model_sources}
@@ -177,12 +167,10 @@ class Repository:
         return self._started and not self._draining
 
     def find_model(self, name: str, version: str = "") -> ServedModel:
-        """Return a model; the highest version where none is named.
+        """Return a model, of the highest version where none is named.
 
-        What is returned answers for good: after an exchange it hands requests on.
-
-        Raises:
-            RequestRefused: There is none, or not yet, or not any more.
+        What is returned answers for good: after an exchange it hands requests on. Raises
+        RequestRefused: there is none, or not yet, or not any more.
         """
         served = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
         if served is None:
@@ -228,9 +216,8 @@ class Repository:
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Open a model, or exchange it where its files changed, as a client asks.
 
-        Raises:
-            RequestRefused: Clients may not, it would override what is served, or it cannot be
-                opened.
+        Raises RequestRefused: clients may not, it would override what is served, or it does not
+        open.
         """
         slot = self._find_controlled_slot(name)
         if slot is None:
@@ -290,13 +277,10 @@ class Repository:
         return {name: now for name, now in states.items() if now and now != self._slots[name].seen}
 
     async def drain(self, seconds: float) -> int:
-        """Let no request in, answer those that run, and close the models.
+        """Let no request in, answer those that run, and close; return how many were not in time.
 
         What is not answered in time is told to end; a model whose kernel goes on all the same is
         left to the end of the process.
-
-        Returns:
-            Requests that were not answered in time.
         """
         self._draining = True
         self._warming.request()
@@ -478,13 +462,10 @@ async def _close_engine(engine: Engine) -> None:
 
 
 async def watch_files(repository: Repository, seconds: float = 1.0) -> None:
-    """Reload what changed, until cancelled.
+    """Look every few seconds, and reload what changed, until cancelled.
 
     A file is opened when two looks in a row found it the same: it is no longer being written. One
     that cannot be opened is tried again when it changes again.
-
-    Args:
-        seconds: Between two looks.
     """
     before: Mapping[str, Mapping[str, State]] = {}
     while True:

@@ -132,9 +132,7 @@ class Decoder:
     async def decode_picture(self, taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
         """Return the inputs that a picture stands for.
 
-        Raises:
-            BadData: It is no JPEG or PNG, too large, or damaged.
-            RequestRefused: Too many wait.
+        Raises BadData: it is no JPEG or PNG, too large, or damaged; RequestRefused: too many wait.
         """
         if self._waiting >= self._most:
             raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
@@ -256,11 +254,7 @@ class ServedModel:
     def __init__(
         self, name: str, version: str, call: Call, counters: Counters, around: ServerContext
     ) -> None:
-        """Serve an engine's model.
-
-        Raises:
-            BadModel: It has an input, or nothing but outputs, that the protocol cannot carry.
-        """
+        """Serve a model; BadModel for an input, or only outputs, that the protocol has not."""
         self.name, self.version, self.call, self.counters = name, version, call, counters
         self.inputs = call.signature.inputs
         self.outputs = select_carriable(name, call.signature.inputs, call.signature.outputs)
@@ -286,10 +280,8 @@ class ServedModel:
     async def read(self, declared: DeclaredRequest) -> InferRequest:
         """Return a request with its data; of a large one what it declares is checked first.
 
-        What is parsed element by element then is so in a thread, while the loop goes on.
-
-        Raises:
-            RequestRefused: It does not fit the model, or its data does not fit its shapes.
+        What is parsed element by element then is so in a thread, while the loop goes on. Raises
+        RequestRefused: it does not fit the model, or its data does not fit its shapes.
         """
         if declared.parsed_bytes <= SMALL_BYTES:
             return declared.read()
@@ -339,9 +331,8 @@ class ServedModel:
     async def infer(self, request: InferRequest) -> TimedResponse:
         """Answer one request.
 
-        Raises:
-            RequestRefused: It does not fit the model, too many wait, it ran out of time, the
-                server stops, or the model failed.
+        Raises RequestRefused: it does not fit the model, too many wait, it ran out of time, the
+        server stops, or the model failed.
         """
         if (other := self._find_successor()) is not None:
             return await other.infer(request)
@@ -387,8 +378,7 @@ class ServedModel:
     async def infer_picture(self, body: bytes, id: str = "") -> TimedResponse:
         """Answer one JPEG or PNG, prepared as the model's bundle says.
 
-        Raises:
-            RequestRefused: The model takes no pictures, it is none, or as for `infer`.
+        Raises RequestRefused: the model takes no pictures, it is none, or as for `infer`.
         """
         if (other := self._find_successor()) is not None:
             return await other.infer_picture(body, id)
@@ -485,11 +475,8 @@ class ServedModel:
         """Count a request without an answer, and return what is raised of it.
 
         It is raised by who has caught the error, not here: a frame that holds an error that holds
-        the frame keeps the request in memory until garbage is collected.
-
-        Args:
-            began: When it arrived.
-            computing: It was let in: what is raised then is the model's.
+        the frame keeps the request in memory until garbage is collected. Where it was `computing`,
+        what is raised is the model's.
         """
         took = perf_counter_ns() - began
         if isinstance(error, RequestRefused):
