@@ -15,8 +15,7 @@ import numpy as np
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, messages
-from ortune.serving.protocol.check import check_request
-from ortune.serving.protocol.inference import InferRequest, InferResponse, Output
+from ortune.serving.protocol.inference import InferRequest, InferResponse, Output, check_request
 from tests.fuzz import mutate, wire
 from tests.fuzz.target import Broken, Case, Target
 

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ortune.bundle.batch.job import BatchJob, run_batch
+from ortune.bundle.batch import BatchJob, run_batch
 from ortune.data.zoo.digit_cnn import DigitCnn
 from tests.unit import texts
 

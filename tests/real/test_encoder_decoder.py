@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import ortune as ot
-from ortune.bundle.answers import Answerer, RunSample
+from ortune.bundle.answers import Answerer, RunSample, add_texts
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.text_call import add_texts
 from ortune.cli.main import DONE, main
 from ortune.core import hub
 from ortune.data.feeds import load_feeds

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ortune as ot
+from ortune.bundle.answers import add_texts
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.text_call import add_texts
 from ortune.cli.main import DONE, main
 from tests.real.decoders import read_news
 

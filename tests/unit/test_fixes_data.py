@@ -20,8 +20,7 @@ import pytest
 from ortune.analysis.recheck.recheck import unpack_plan
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
-from ortune.bundle.batch.compute import join_outputs
-from ortune.bundle.batch.job import BatchJob, run_batch
+from ortune.bundle.batch import BatchJob, join_outputs, run_batch
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ortune.bundle.engine import archive, consent
-from ortune.bundle.engine.external import require_inside
+from ortune.bundle.engine.archive import require_inside
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel

@@ -32,7 +32,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ortune.bundle.batch.job import BatchResult
+    from ortune.bundle.batch import BatchResult
     from ortune.bundle.engine.engine import Engine
     from ortune.bundle.engine.manifest import Signature
     from ortune.core.backend import Backend
@@ -182,7 +182,7 @@ def _report_warnings() -> Iterator[list[str]]:
 
 
 def _run_batch(options: _Options) -> None:
-    from ortune.bundle.batch.job import BatchJob, run_batch
+    from ortune.bundle.batch import BatchJob, run_batch
 
     if options.out is None or Path(options.out).suffix == ".npz":
         raise BadSettings("--data needs a folder for its outputs", fix="give -o FOLDER")
@@ -347,7 +347,7 @@ def _check_pair(file: str | None, task: str | None, pair: str | None) -> None:
 
 
 def _write_outputs(out: Path, results: Stream, signature: Signature) -> Path:
-    from ortune.bundle.batch.compute import join_outputs
+    from ortune.bundle.batch import join_outputs
     from ortune.data.arrays import write_npz
 
     write_npz(out, join_outputs(results, signature))

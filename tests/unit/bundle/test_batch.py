@@ -13,7 +13,7 @@ import onnx
 import pytest
 from tests.unit import texts
 
-from ortune.bundle.batch.job import BatchJob, BatchResult, run_batch
+from ortune.bundle.batch import BatchJob, BatchResult, run_batch
 from ortune.cli.main import BAD, DONE, main
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event

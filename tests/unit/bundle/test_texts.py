@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.unit import texts
 
+from ortune.bundle.answers import MOST_TEXTS, add_texts
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.text_call import MOST_TEXTS, add_texts
 from ortune.cli.main import DONE, main
 from ortune.core.errors import BadData
 

@@ -311,7 +311,7 @@ def a_piece_of_another_opset(room: Room) -> Iterator[Pair]:
     yield lambda: splice(host, piece), raise_it
 
 
-@follow("bundle/batch/job:_drop_changed_parts", "--force")
+@follow("bundle/batch:_drop_changed_parts", "--force")
 def a_batch_whose_samples_were_changed(room: Room) -> Iterator[Pair]:
     with prepare(room.folder, "M D") as places:
         places["F"] = str(room.folder / "parts")

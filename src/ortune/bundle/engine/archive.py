@@ -1,9 +1,10 @@
-"""Read a bundle's zip: members are checked against digests and stay below a folder."""
+"""Read a bundle's zip: members are checked against digests, and stay below a folder as weights."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import mmap
 import shutil
 import stat
 import zipfile
@@ -30,6 +31,8 @@ from ortune.bundle.engine.manifest import (
 from ortune.core import regular_file
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins import stored
+from ortune.graph.io.locations import list_locations
+from ortune.graph.io.protobuf import Malformed
 
 _ZIP = b"PK\x03\x04"
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -236,3 +239,22 @@ def is_safe_member(member: str) -> bool:
 def _make_digest_error(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:
     name = Path(bundle.filename or "the bundle").name
     return BadModel(f"{name}: '{member}' was changed after packing: {reason}", fix=AGAIN)
+
+
+def require_inside(folder: Path, member: str, members: Collection[str]) -> None:
+    """Raise BadModel for an unpacked model with weights anywhere but beside it in the bundle."""
+    home = member.rpartition("/")[0]
+    try:
+        with (folder / member).open("rb") as file:
+            if not file.read(1):
+                raise Malformed("it is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                places = list(dict.fromkeys(list_locations(data)))
+    except Malformed as error:
+        raise BadModel(f"'{member}' is no ONNX model: {error}", fix="pack the run again") from None
+    for place in places:
+        if f"{home}/{place}" not in members or place == member.rpartition("/")[2]:
+            shown = place.encode("unicode_escape").decode()
+            raise BadModel(
+                f"'{member}' keeps weights outside the bundle, in '{shown}'", fix=stored.DISTRUST
+            )

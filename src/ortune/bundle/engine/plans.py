@@ -14,8 +14,8 @@ from types import MappingProxyType
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
+from ortune.bundle.engine.archive import require_inside
 from ortune.bundle.engine.call import Call
-from ortune.bundle.engine.external import require_inside
 from ortune.bundle.engine.golden import (
     TOLERANCE_DB,
     describe_drift,

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ortune.bundle.answers import add_texts
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.text_call import add_texts
 from ortune.core.errors import OrtuneError
 from ortune.core.system import raise_file_limit
 from ortune.core.wording import format_count

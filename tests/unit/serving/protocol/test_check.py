@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ortune.core.facts import TensorSpec
-from ortune.serving.protocol.check import check_request
-from ortune.serving.protocol.inference import InferRequest, OutputRequest
+from ortune.serving.protocol.inference import InferRequest, OutputRequest, check_request
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 INPUTS = (TensorSpec("x", "float32", ("N", 4)), TensorSpec("ids", "int64", ("N", None)))

@@ -21,7 +21,6 @@ from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.serving.protocol import metadata
-from ortune.serving.protocol.check import check_request, count_numbers
 from ortune.serving.protocol.datatypes import (
     RAW_ONLY,
     classify,
@@ -36,6 +35,8 @@ from ortune.serving.protocol.inference import (
     InferResponse,
     Output,
     OutputRequest,
+    check_request,
+    count_numbers,
 )
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository.counters import Counters

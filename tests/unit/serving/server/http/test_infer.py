@@ -19,7 +19,7 @@ from tests.unit.serving.server.http.asking import GATE, Client, client, request
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http import exchange as watch
-from ortune.serving.server.http.routes import raw_request
+from ortune.serving.server.http.app import raw_request
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 URL = "/v2/models/toy/infer"

@@ -1,12 +1,17 @@
-"""Write a bundle's bill of materials: CycloneDX 1.6 as JSON, the same for the same bundle."""
+"""Members of a bundle as they are written: the same trials pack to the same bytes.
+
+The bill of materials is CycloneDX 1.6 as JSON.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from ortune.bundle.engine.manifest import LIBRARIES, Manifest, Member
 
@@ -107,3 +112,45 @@ def _list_dependencies(manifest: Manifest, packages: list[str]) -> Iterator[dict
     yield from (
         {"ref": model, "dependsOn": originals} for model, originals in model_originals.items()
     )
+
+
+_CHUNK = 1 << 20
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""A fixed date: the same trials pack to the same bytes."""
+
+
+def write_text_member(
+    bundle: zipfile.ZipFile, name: str, content: bytes, *, packed: bool = True
+) -> Member:
+    """Write a text."""
+    how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    bundle.writestr(_make_entry(name, how), content)
+    return Member(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def write_file_member(bundle: zipfile.ZipFile, name: str, source: Path) -> Member:
+    """Write a file as it is."""
+    with source.open("rb") as stream:
+        return write_stream_member(bundle, name, stream, source.stat().st_size)
+
+
+def write_stream_member(
+    bundle: zipfile.ZipFile, name: str, source: IO[bytes], size: int
+) -> Member:
+    """Copy and digest in one pass; what is digested is what is in the zip."""
+    digest, count = hashlib.sha256(), 0
+    entry = _make_entry(name, zipfile.ZIP_STORED)
+    entry.file_size = size
+    with bundle.open(entry, "w", force_zip64=True) as out:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            count += len(chunk)
+            out.write(chunk)
+    return Member(digest.hexdigest(), count)
+
+
+def _make_entry(name: str, how: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _DATE)
+    entry.compress_type = how
+    entry.external_attr = 0o644 << 16
+    return entry

@@ -1,1 +1,0 @@
-"""Batch inference: a model over many rows, on this machine or on Ray."""
