@@ -81,11 +81,7 @@ def find_settings(path: Path, folder: Path) -> HubFolder | None:
 
 
 class RunSample(NamedTuple):
-    """What a model was given and gave.
-
-    Attributes:
-        text: What the inputs are of; None of tensors, which have no words to answer with.
-    """
+    """What a model was given and gave, and its text: tensors have none to answer with."""
 
     inputs: Tensors
     outputs: Tensors
@@ -98,11 +94,7 @@ def find_main(engine: Engine) -> Call:
 
 
 class Answerer:
-    """Answers samples of one engine; files of the folder are not needed afterwards.
-
-    Attributes:
-        main: The model that takes samples.
-    """
+    """Answers samples of one engine, by its `main` model; its folder is not needed afterwards."""
 
     def __init__(self, engine: Engine, settings: HubFolder) -> None:
         """Read what answering takes; BadData where tokenizers is not there or does not read."""

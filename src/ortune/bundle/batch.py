@@ -59,11 +59,7 @@ class PartOutcome:
 
 @dataclass(frozen=True)
 class Computer:
-    """A model that is open.
-
-    Attributes:
-        settings: Of the model's folder on the hub: what tokenizes texts.
-    """
+    """A model that is open, with what tokenizes its texts: settings of the hub's folder."""
 
     engine: Engine
     settings: HubFolder | None
@@ -220,10 +216,8 @@ def open_computer(path: Path, arguments: Mapping[str, Any]) -> Iterator[Computer
 class _Task:
     """What a worker on Ray is to compute.
 
-    Attributes:
-        parts: All that there are, by their places.
-        files: A reference to name -> content of all that the model consists of, in a list: Ray
-            would put the content in the place of a reference that stands alone.
+    `files` is a reference to name -> content of all that the model consists of, in a list: Ray
+    would put the content in the place of a reference that stands alone.
     """
 
     parts: Sequence[NumberedPart]

@@ -199,11 +199,7 @@ def list_originals(study: Study) -> dict[str, Path]:
 
 
 class _Files:
-    """The members of a bundle and the files that they come from.
-
-    Attributes:
-        members: Member -> file.
-    """
+    """The members of a bundle and the files that they come from."""
 
     def __init__(self) -> None:
         self.members: dict[str, Path] = {}
@@ -308,12 +304,7 @@ _LIMIT_S = 3600.0
 
 @dataclass(frozen=True)
 class PrecompiledFiles:
-    """Members of a bundle beside the plain models.
-
-    Attributes:
-        files: Member -> compiled model.
-        texts: The member that says what they are and what for.
-    """
+    """Members of compiled models, and the text that says what they are and what for."""
 
     files: Mapping[str, Path] = field(default_factory=dict)
     texts: Mapping[str, bytes] = field(default_factory=dict)

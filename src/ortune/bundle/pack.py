@@ -9,7 +9,6 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ortune.bundle import sbom
 from ortune.bundle.content import (
     Content,
     PrecompiledFiles,
@@ -22,9 +21,9 @@ from ortune.bundle.engine import archive
 from ortune.bundle.engine.consent import list_factories
 from ortune.bundle.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM
 from ortune.bundle.engine.signing import make_signer, signature_of
+from ortune.bundle.members import build_sbom, write_file_member, write_text_member
 from ortune.bundle.package import package
 from ortune.bundle.read import collect_evidence
-from ortune.bundle.members import build_sbom
 from ortune.bundle.target import Target
 from ortune.core import wording
 from ortune.core.atomic_write import open_output_draft
@@ -134,14 +133,14 @@ def _write_bundle(
     records[EVIDENCE] = json.dumps(codec.encode(collect_evidence(study, trials))).encode()
     with zipfile.ZipFile(draft, "w") as bundle:
         members = {
-            name: sbom.write_text_member(bundle, name, data)
+            name: write_text_member(bundle, name, data)
             for name, data in {**records, **texts}.items()
         }
         for name, source in parts.files.items():
-            members[name] = sbom.write_file_member(bundle, name, source)
+            members[name] = write_file_member(bundle, name, source)
         manifest = replace(parts.manifest, members=members)
-        members[SBOM] = sbom.write_text_member(bundle, SBOM, build_sbom(manifest, parts.plugins))
-        sbom.write_text_member(bundle, MANIFEST, replace(manifest, members=members).write_json())
+        members[SBOM] = write_text_member(bundle, SBOM, build_sbom(manifest, parts.plugins))
+        write_text_member(bundle, MANIFEST, replace(manifest, members=members).write_json())
     with archive.open_bundle(draft):  # what a reader would refuse is not written
         pass
 

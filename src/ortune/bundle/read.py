@@ -68,11 +68,7 @@ class BundledPlan:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle's plans and evidence.
-
-    Attributes:
-        plans: The one to run first; there is at least one.
-    """
+    """A bundle's evidence and plans, at least one: the one to run first."""
 
     path: str
     manifest: Manifest

@@ -7,11 +7,10 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from ortune.bundle import sbom
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
-from ortune.bundle.members import extend_sbom
+from ortune.bundle.members import extend_sbom, write_stream_member, write_text_member
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec, stored
@@ -45,7 +44,7 @@ def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
         text = json.dumps(
             {name: fields[name] for name in stored.list_settable_rules(Serving)}, indent=1
         )
-        members[SERVING] = sbom.write_text_member(target, SERVING, text.encode(), packed=False)
+        members[SERVING] = write_text_member(target, SERVING, text.encode(), packed=False)
         if SBOM in manifest.members:
             archive.extract_member(source, manifest, SBOM, None)
             try:
@@ -55,9 +54,9 @@ def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
                     f"{bundle.name}: its bill of materials cannot be read: {error}",
                     fix=stored.DISTRUST,
                 ) from error
-            members[SBOM] = sbom.write_text_member(target, SBOM, bill)
+            members[SBOM] = write_text_member(target, SBOM, bill)
         whole = replace(manifest, format=FORMAT, members=members)
-        sbom.write_text_member(target, MANIFEST, whole.write_json())
+        write_text_member(target, MANIFEST, whole.write_json())
     with archive.open_bundle(draft):  # what a reader would refuse is not written
         pass
 
@@ -69,6 +68,6 @@ def _copy_member(
     archive.extract_member(source, manifest, name, None)
     entry = source.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED:
-        return sbom.write_text_member(target, name, source.read(name))
+        return write_text_member(target, name, source.read(name))
     with source.open(name) as stream:
-        return sbom.write_stream_member(target, name, stream, entry.file_size)
+        return write_stream_member(target, name, stream, entry.file_size)

@@ -77,11 +77,7 @@ class Source:
 
 @dataclass(frozen=True)
 class OpenBundle:
-    """An opened bundle with all its plans.
-
-    Attributes:
-        folder: Where its members are.
-    """
+    """A bundle with all its plans, unpacked into a folder."""
 
     name: str
     folder: Path

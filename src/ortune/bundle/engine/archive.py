@@ -73,11 +73,7 @@ _FREE, _RATIO = 1 << 20, 200
 
 
 class _Source(io.BufferedReader):
-    """A zip's file that refuses to give a huge table of contents.
-
-    Attributes:
-        most: Bytes that may be asked for at once; None when the table has been read.
-    """
+    """A zip's file that refuses to give a table of contents of more than `most` bytes."""
 
     most: int | None = _MOST_TABLE
 

@@ -40,11 +40,7 @@ class TimedAnswer(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class QueuedRequest:
-    """What one caller waits for.
-
-    Attributes:
-        batch: What it is computed with; None before and after that.
-    """
+    """What one caller waits for; in a `batch` only while it is computed."""
 
     feeds: Tensors
     rows: int
@@ -77,13 +73,8 @@ class _Line:
 class WaitingRequests:
     """Requests by form; forms take turns. Not safe for threads: its owner holds a lock.
 
-    A form that is an int holds one request, which goes at once and alone.
-
-    Args:
-        most: Rows of a batch at most.
-        delay_ns: What a request waits for others.
-        preferred: Rows that are enough for a batch to wait no longer. It has the largest of these
-            sizes that is there.
+    A form that is an int holds one request, which goes at once and alone. Others wait `delay_ns`
+    for a batch of `most` rows, or of one of the `preferred`, the largest that is there.
     """
 
     def __init__(self, most: int, delay_ns: int = 0, preferred: Collection[int] = ()) -> None:
@@ -147,11 +138,7 @@ class QueueFull(OrtuneError):
 
 @dataclass(frozen=True)
 class Batches:
-    """What was computed in batches of one size.
-
-    Attributes:
-        queue_ns: Sum of what the requests waited, nanoseconds.
-    """
+    """What was computed in batches of one size; `queue_ns` is the sum of what requests waited."""
 
     count: int = 0
     requests: int = 0

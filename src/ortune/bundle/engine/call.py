@@ -191,10 +191,7 @@ class Call:
         return session.placement() if session else {}
 
     def terminate(self) -> None:
-        """Take no more requests, and tell those that wait or are computed to end without answer.
-
-        A runtime looks between two nodes of a model; what one kernel computes goes on.
-        """
+        """Take no more requests; tell those there to end, as runtimes hear between two nodes."""
         self._queue.terminate()
 
     def drain(self) -> None:

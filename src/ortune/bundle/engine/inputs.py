@@ -112,11 +112,7 @@ def _make_mismatch_error(name: str, value: Any, expected: InputCheck) -> BadData
 
 @dataclass(frozen=True)
 class PictureInput:
-    """The input of a model that takes pictures.
-
-    Attributes:
-        tensor_check: What the input takes as it is.
-    """
+    """The input of a model that takes pictures, and what it takes as it is."""
 
     settings: Preprocess
     tensor_check: InputCheck

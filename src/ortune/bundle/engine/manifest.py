@@ -51,12 +51,7 @@ def name_plan_member(place: int, member: str) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """One file of the zip.
-
-    Attributes:
-        sha256: Hex digest of its content.
-        size: Bytes.
-    """
+    """One file of the zip: hex digest of its content, and bytes."""
 
     sha256: str
     size: int

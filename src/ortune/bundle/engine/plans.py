@@ -76,9 +76,8 @@ def load_compiled(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[
 class BundleArchive:
     """A bundle whose table of contents was checked, and how its models are to be served.
 
-    Attributes:
-        compiled: Place of a plan -> its compiled models, of those that may be opened.
-        code: Whether code that plans name may run.
+    `compiled`: place of a plan -> its compiled models, of those that may be opened; `code`: what
+    plans name may run.
     """
 
     name: str

@@ -244,11 +244,8 @@ def _lower_first(text: str) -> str:
 class Verb(click.Command):
     """A command that takes a settings file in place of its arguments, and ``--json``.
 
-    ``--json`` takes a file only if the next word ends in ``.json``.
-
-    Attributes:
-        request: What the verb is asked.
-        forms: Flag -> what it is asked with that flag.
+    ``--json`` takes a file only if the next word ends in ``.json``. `forms` are flag -> what is
+    asked with it.
     """
 
     def __init__(

@@ -25,11 +25,7 @@ _DRAWN_S = 0.1
 
 
 class Display:
-    """Takes events, and shows them on stderr.
-
-    Attributes:
-        live: Draw the board, which goes away again; else plain lines alone.
-    """
+    """Takes events, and shows them on stderr: in a `live` board that goes away, or plain lines."""
 
     def __init__(self, *, live: bool, verbose: bool = False) -> None:
         self.live = live

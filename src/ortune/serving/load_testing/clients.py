@@ -111,10 +111,8 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
 class Clients:
     """Client processes of one model on one server; they start with the first level.
 
-    Attributes:
-        answers: Right answers so far, where they are compared: (sample, bytes of JSON at the head
-            or -1, body) -> how many were equal to it.
-        dropped: Right answers that were not kept, as too many differ.
+    `answers` counts right ones, where they are compared, by (sample, bytes of JSON at the head or
+    -1, body); `dropped` those that were not kept, as too many differ.
     """
 
     def __init__(

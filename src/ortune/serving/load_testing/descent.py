@@ -37,11 +37,7 @@ least."""
 
 @dataclass(frozen=True)
 class ServingSpace:
-    """What a bundle can be served with on this machine.
-
-    Attributes:
-        joins: Requests can be joined at all.
-    """
+    """What a bundle can be served with on this machine; `joins`: requests can be joined at all."""
 
     cpus: int
     threads: int
@@ -90,11 +86,7 @@ class ServingSpace:
 
 @dataclass
 class TriedSettings:
-    """Settings and what pairs with the defaults said of them.
-
-    Attributes:
-        ratios: Their score over the defaults', a pair each; more is better.
-    """
+    """Settings and their scores over the defaults', a pair each; more is better."""
 
     settings: Serving
     ratios: list[float] = field(default_factory=list)

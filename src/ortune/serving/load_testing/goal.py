@@ -172,12 +172,7 @@ def start_server(
 
 @dataclass(frozen=True)
 class TriedRow:
-    """Settings that were measured.
-
-    Attributes:
-        ratio: Their score over the defaults'; more is better, 0 where they could not be served.
-        pairs: With the defaults, in the search.
-    """
+    """Settings, their score over the defaults', 0 where they were not served, and its pairs."""
 
     settings: str
     ratio: float
@@ -237,11 +232,7 @@ class GoalResult(TableResult):
 
 
 class Search:
-    """One search, whose servers, space, scores and clock are given.
-
-    Args:
-        seconds: Time for all of it. What confirms is kept back.
-    """
+    """One search within some seconds, some kept back to confirm; servers and clock are given."""
 
     def __init__(
         self,

@@ -133,12 +133,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Level:
-    """One level of load: what its runs brought together.
-
-    Attributes:
-        load: All of it: the runs have a share each.
-        runs: As they were measured, in time.
-    """
+    """One level of load, and what its runs, of a share each, brought together in time."""
 
     load: Load
     runs: tuple[Run, ...]

@@ -41,13 +41,7 @@ _Ask: TypeAlias = Callable[[str, str, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that runs.
-
-    Attributes:
-        http: ``http://127.0.0.1:PORT``.
-        grpc: ``grpc://127.0.0.1:PORT``.
-        pid: Of the process that was started; others may be below it.
-    """
+    """A server that runs, its URLs, and the process that was started; others may be below it."""
 
     http: str
     grpc: str
@@ -156,14 +150,8 @@ def model_path(model: str, version: str) -> str:
 class Admin:
     """What a server says of itself and its models, in the protocol's JSON, over one connection.
 
-    Of several processes behind a port it is always the same that answers.
-
-    Args:
-        ca: File with certificates to trust, with TLS.
-        token: For a server that asks for one.
-
-    Raises:
-        OrtuneError: Nobody answers there.
+    Of several processes behind a port it is always the same that answers. `ca` is a file with
+    certificates to trust, with TLS. Raises OrtuneError: nobody answers there.
     """
 
     def __init__(self, url: ServerUrl, *, ca: str = "", token: str = "") -> None:

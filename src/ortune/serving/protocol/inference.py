@@ -92,12 +92,7 @@ def declare_tensor(name: str, datatype: str, shape: Sequence[int]) -> NDArray[An
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of an answer.
-
-    Attributes:
-        datatype: In the protocol's words.
-        array: Of datatype BYTES an object array of ``bytes`` or ``str``.
-    """
+    """One output of an answer; of datatype BYTES an object array of ``bytes`` or ``str``."""
 
     name: str
     datatype: str
@@ -106,11 +101,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """An answer.
-
-    Attributes:
-        outputs: Those asked for, in the order asked; all in the model's order without a choice.
-    """
+    """An answer; outputs in the order asked, or all in the model's."""
 
     model: str
     version: str

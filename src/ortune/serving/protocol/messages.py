@@ -66,12 +66,7 @@ _CONTENTS = {
 
 @dataclass(frozen=True, slots=True)
 class AddressedRequest:
-    """A request with the model that it is for.
-
-    Attributes:
-        version: Empty for the default one.
-        declared: What it says of its tensors, and their data.
-    """
+    """A request, declared, with the model that it is for; no version is the default one."""
 
     model: str
     version: str

@@ -14,12 +14,7 @@ _FOLDERS = re.compile(r"""(?<![^\s'"(=:])(?:[A-Za-z]:)?[\\/](?:[\w.+@~-]+[\\/])*
 
 
 class RefusalKind(Enum):
-    """A kind of refusal.
-
-    Attributes:
-        http: Status code of the response.
-        grpc: Name of the member of ``grpc.StatusCode``.
-    """
+    """A kind of refusal: its status over ``http``, and in ``grpc.StatusCode`` by name."""
 
     INVALID = 400, "INVALID_ARGUMENT"
     UNAUTHENTICATED = 401, "UNAUTHENTICATED"
@@ -38,11 +33,7 @@ class RefusalKind(Enum):
 
 
 class RequestRefused(OrtuneError):
-    """A request that is not answered, and what to do; the fix may be empty.
-
-    Attributes:
-        status: As which kind the client sees it.
-    """
+    """A request not answered, as which kind, and what to do, which may be empty."""
 
     def __init__(
         self, problem: str, status: RefusalKind = RefusalKind.INVALID, fix: str = ""

@@ -166,11 +166,7 @@ def _shake_hands(server: ssl.SSLContext, path: Path) -> float:
 
 @dataclass(frozen=True)
 class Address:
-    """Where one front end listens.
-
-    Attributes:
-        host: As a number.
-    """
+    """Where one front end listens: a number and a port."""
 
     host: str
     port: int
@@ -240,13 +236,7 @@ def _bind_socket(number: str, port: int, *, shared: bool) -> socket.socket:
 
 @dataclass(frozen=True)
 class Listeners:
-    """How requests come in.
-
-    Attributes:
-        certificate: For both front ends; None for clear text.
-        http: Where HTTP listens; None where it is off.
-        grpc: Where gRPC listens; None where it is off.
-    """
+    """How requests come in: by TLS with a certificate, and where HTTP or gRPC are not off."""
 
     access: Access
     certificate: Certificate | None

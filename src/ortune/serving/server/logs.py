@@ -71,17 +71,11 @@ class RequestObserver(Protocol):
 
 
 class Journal:
-    """Lines for a log; bodies, headers and tokens never get into one.
+    """Lines for a log, of JSON if told; bodies, headers and tokens never get into one.
 
     Control characters are escaped, in text as in JSON: a line is one line. Lines are written by a
-    thread, so that a terminal or a pipe that stands still holds no request up: what is too much
-    is left out, and counted.
-
-    Args:
-        stream: stderr without it.
-        as_json: One JSON object a line.
-        every: Requests that went well too.
-        observer: Sees every request, logged or not.
+    thread, so that a terminal or a pipe that stands still holds no request up: what is too much is
+    left out, and counted. `every`: requests that went well too; `observer` sees all.
     """
 
     def __init__(

@@ -26,13 +26,7 @@ def identify_client(host: str) -> str:
 
 
 class PeerLimit:
-    """Counts what is open, by the client who opened it.
-
-    Args:
-        most: Of all clients together.
-        of_one: Of one of them.
-        noun: What is counted, for messages.
-    """
+    """Counts what is open, by who opened it: at most so many of all clients, and of one."""
 
     def __init__(self, most: int, of_one: int, noun: str) -> None:
         self._most, self._of_one, self._noun = most, of_one, noun

@@ -164,9 +164,7 @@ class _Answer(bytes):
 class ProxiedCall:
     """One call as gRPC's own context shows it to a method of the service.
 
-    Attributes:
-        answers: Of a stream; None behind the last.
-        ended: Nobody waits for answers any more.
+    Of a stream, None is behind the last of its `answers`. When `ended`, nobody waits for them.
     """
 
     def __init__(self, context: Any, requests: AsyncIterator[bytes], max_body: int) -> None:

@@ -141,13 +141,7 @@ def parse_request(text: str) -> Serve:
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a server that is ready can be asked.
-
-    Attributes:
-        http: Such as ``http://127.0.0.1:8000``; None where HTTP is off.
-        grpc: Such as ``127.0.0.1:8001``; None where gRPC is off.
-        models: Names, as requests spell them.
-    """
+    """Where a server that is ready can be asked: ``http://127.0.0.1:8000``, ``127.0.0.1:8001``."""
 
     http: str | None
     grpc: str | None

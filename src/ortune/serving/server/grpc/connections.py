@@ -72,13 +72,9 @@ def _cut_peers(peers: Collection[Peer]) -> None:
 
 
 class ConnectionWatch:
-    """Cuts a client off that sends on and on while nothing of it becomes a message.
+    """Cuts a client off that sends `max_bytes` while nothing of it becomes a message.
 
     The system counts what each connection has received; it is asked only while the process grows.
-
-    Args:
-        max_bytes: Bytes beside messages that a client may send meanwhile.
-        journal: Hears of who is cut off.
     """
 
     def __init__(self, max_bytes: int, journal: Journal) -> None:
@@ -155,9 +151,6 @@ class AnswerWatch:
     """Cuts a client off that takes its answers too slowly: less than `RATE` in `PERIOD_S`.
 
     Where the system does not count what a client takes, an answer as a whole has its time.
-
-    Args:
-        journal: Hears of who is cut off.
     """
 
     def __init__(self, journal: Journal) -> None:

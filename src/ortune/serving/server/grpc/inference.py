@@ -150,14 +150,10 @@ behind the last."""
 
 
 class Inference:
-    """The two methods that ask a model.
+    """The two methods that ask a model; `answers` watches how they are taken.
 
     A call that its client gives up, or whose deadline passes, is cancelled by gRPC: what it waits
-    for leaves the model's queue.
-
-    Attributes:
-        answers: Watches how they are taken.
-        ending: No call begins any more.
+    for leaves the model's queue. When `ending`, no call begins any more.
     """
 
     def __init__(

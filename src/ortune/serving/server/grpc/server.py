@@ -75,11 +75,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """All methods of the service, and gRPC's health check.
 
     Messages come and go as bytes: what cannot be read is refused with a text of ours, and large
-    tensors are copied once. A call without a token is refused before its message is read.
-
-    Attributes:
-        inference: What answers the two methods that ask a model, and says whether all ends.
-        watch: Hears of every message.
+    tensors are copied once. A call without a token is refused before its message is read. `watch`
+    hears of every message; `inference` says whether all ends.
     """
 
     def __init__(

@@ -65,11 +65,7 @@ async def _answer_empty(exchange: Exchange) -> Reply:
 
 
 class Routes:
-    """Finds what answers a request.
-
-    Args:
-        bodies: Reads theirs.
-    """
+    """Finds what answers a request, which `bodies` reads."""
 
     def __init__(self, repository: Repository, bodies: Bodies) -> None:
         self._repository, self._bodies = repository, bodies
@@ -304,13 +300,10 @@ _MOST_NAME = 128
 
 
 class App:
-    """Answers requests by HTTP; uvicorn calls it.
+    """Answers requests by HTTP, to who may ask; uvicorn calls it.
 
-    Args:
-        repository: The models.
-        access: Who may ask.
-        journal: Hears of infer requests and of what is refused.
-        period_s: Of `ClientWatch`.
+    The journal hears of infer requests and of what is refused. `period_s` is that of
+    `ClientWatch`.
     """
 
     def __init__(

@@ -30,12 +30,7 @@ _MOST_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer.
-
-    Attributes:
-        headers: All but its length.
-        held_bytes: What it holds of the server's memory until it is sent.
-    """
+    """An answer, all headers but its length, and what it holds of memory until it is sent."""
 
     status: int = 200
     chunks: Sequence[bytes | memoryview] = ()
@@ -142,9 +137,6 @@ class _Body:
 
     Where its length is known, its parts are copied as they come: to put 60 MB together at the end
     takes the event loop 25 to 80 ms.
-
-    Attributes:
-        size: Bytes that came.
     """
 
     __slots__ = ("_head", "_length", "_parts", "_room", "size")
@@ -190,12 +182,8 @@ def _make_room(size: int, head: int) -> memoryview:
 class Bodies:
     """Reads bodies: none larger than the cap, and not everybody's largest at once.
 
-    Attributes:
-        memory: What they take of it, they hold until it is released.
-
-    Args:
-        cap: Bytes of a body at most, before and after it is inflated.
-        memory: For all that are held, and for what is made of them; one alone may have more.
+    The cap is before and after a body is inflated. What bodies take of `memory` they hold until it
+    is released; one alone may have more.
     """
 
     def __init__(self, cap: int, memory: MemoryBudget) -> None:
@@ -293,11 +281,8 @@ takes."""
 class ClientWatch:
     """Cancels the task that answers a request when nobody will get its answer.
 
-    A body has to come, and go on coming, in time. Once it is here, its client has to stay.
-
-    Args:
-        period_s: Seconds that a body may take, or so much of it as `RATE` says; `PERIOD_S`
-            without it.
+    A body has to come, and go on coming, in time: `period_s`, else `PERIOD_S`, for all or for so
+    much as `RATE` says. Once it is here, its client has to stay.
     """
 
     def __init__(self, exchange: Exchange, period_s: float | None = None) -> None:

@@ -84,15 +84,10 @@ class _Transport:
 
 
 class _Connection(asyncio.Protocol):
-    """One client's connection: bounds around the protocol that reads HTTP.
+    """One client's connection: bounds around the protocol that reads HTTP, `inner`.
 
-    Args:
-        open_connections: Holds this one while it is open.
-        peers: Says whether its client may have one more.
-
-    Attributes:
-        inner: Parses what comes and writes answers.
-        writable: Set while the client takes its answer, and once the connection is lost.
+    `open_connections` holds it while it is open; `writable` is set while the client takes its
+    answer, and once the connection is lost.
     """
 
     inner: HttpToolsProtocol
@@ -233,14 +228,8 @@ def _without_upgrade(data: bytes) -> bytes:
 class HttpServer(uvicorn.Server):
     """HTTP in somebody else's loop; signals are not its own.
 
-    Args:
-        app: Answers requests.
-        certificate: For TLS.
-        drain_s: Seconds that accepted requests may take when it ends.
-
-    Attributes:
-        ending: Every answer is the last one of its connection, and says so.
-        open_connections: Those of all clients.
+    Accepted requests have `drain_s` when it ends; while `ending`, every answer says that it is the
+    last of its connection.
     """
 
     def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:

@@ -19,10 +19,6 @@ class MemoryBudget:
 
     Half of it is the most for one client (`CLIENT`), so that who takes no answers fills it for
     nobody else.
-
-    Attributes:
-        max_bytes: Bytes.
-        used_bytes: Of them.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -75,12 +71,10 @@ _Line: TypeAlias = "deque[tuple[asyncio.Future[None], int]]"
 
 
 class AnswerRoom:
-    """Room for the answers that a connection has not taken yet; further ones stand in line for it.
+    """Room for answers that a connection has not taken yet; further ones stand in line for it.
 
     gRPC copies an answer as a whole, in the event loop: of who takes none, only so many are.
-
-    Args:
-        most: Bytes of one connection; one answer alone may have more.
+    `most` are a connection's bytes; one answer alone may have more.
     """
 
     def __init__(self, most: int) -> None:

@@ -49,13 +49,10 @@ T = TypeVar("T")
 
 
 class Timeouts:
-    """Gives up what takes longer than so many seconds. It belongs to one event loop.
+    """Gives up what takes longer than so many seconds, if not 0. It belongs to one event loop.
 
     As `asyncio.timeout`, whose timer for each request costs as much as all else that is done for a
     small one.
-
-    Args:
-        seconds: 0 for no bound.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -120,11 +117,7 @@ MOST_PIXELS = 1 << 26
 
 
 class Decoder:
-    """Turns pictures into tensors while the event loop goes on.
-
-    Args:
-        most: Pictures that may wait to be read; more are refused.
-    """
+    """Turns pictures into tensors while the loop goes on; at `most` so many wait to be read."""
 
     def __init__(self, most: int) -> None:
         self._most, self._waiting = most, 0
@@ -227,10 +220,8 @@ _BESIDE_NUMBERS = 1 << 20
 class ServerContext:
     """What the models of a server share.
 
-    Attributes:
-        timeouts: Bound what takes long and names no bound itself.
-        current: Which model answers to a name and version now.
-        versions: Versions of a name that are served now.
+    `timeouts` bounds what names no bound; `current` is the model of a name and version, `versions`
+    those of a name, as served now.
     """
 
     limits: Limits
