@@ -162,7 +162,14 @@ class Answerer:
         if kind == "text":
             return self._write(parts[0], tokens)
         if kind == "vector":
-            vector = _pool_vector(settings, inputs, outputs)
+            vectors = pool_sentences(
+                outputs, find_vectors(outputs, ""), settings.pooling or "mean", inputs
+            )
+            if settings.normalizes:
+                vectors = vectors / np.maximum(
+                    np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
+                )
+            vector = np.asarray(vectors[0])
             return {"vector": [round(float(x), 6) for x in vector]}
         if kind == "class":
             classes = _rank_classes(settings, _compute_scores(settings, outputs[_LOGITS][0]))
@@ -228,15 +235,6 @@ class Answerer:
         return {**words, "tokens": tokens}
 
 
-def _pool_vector(settings: HubFolder, inputs: Tensors, outputs: Tensors) -> NDArray[Any]:
-    vectors = pool_sentences(
-        outputs, find_vectors(outputs, ""), settings.pooling or "mean", inputs
-    )
-    if settings.normalizes:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return np.asarray(vectors[0])
-
-
 def _compute_scores(settings: HubFolder, logits: NDArray[Any]) -> NDArray[Any]:
     """Return scores of classes as transformers and sentence-transformers compute them."""
     problem = settings.config.get("problem_type")
@@ -282,22 +280,6 @@ def _find_span(outputs: Tensors, text: TokenizedText) -> dict[str, Any] | None:
 
 _PLURALS = {"labels": "label", "words": "word", "tokens": "token", "scores": "score"}
 """Output with several values a row -> name of one."""
-
-
-def gather_answers(
-    answers: Sequence[Mapping[str, Any] | None], outputs: Sequence[TensorSpec]
-) -> dict[str, NDArray[Any]]:
-    """Return the answers to texts as arrays: one entry a text, or those of all words in a row."""
-    rows: list[Mapping[str, Any]] = []
-    for index, answer in enumerate(answers):
-        entries = (answer or {}).get("words", (answer or {}).get("masks"))
-        if entries is None:
-            rows.append(answer or {})
-        else:
-            rows += [{"text_index": index, **entry} for entry in entries]
-    return {
-        spec.name: _make_array([_read(row, spec.name) for row in rows], spec) for spec in outputs
-    }
 
 
 def _read(row: Mapping[str, Any], name: str) -> Any:
@@ -388,7 +370,17 @@ class TextCall(Call):
             )
             for parts in tokenized
         ]
-        return gather_answers(stated, self.signature.outputs)
+        rows: list[Mapping[str, Any]] = []
+        for index, answer in enumerate(stated):
+            entries = (answer or {}).get("words", (answer or {}).get("masks"))
+            if entries is None:
+                rows.append(answer or {})
+            else:
+                rows += [{"text_index": index, **entry} for entry in entries]
+        return {
+            spec.name: _make_array([_read(row, spec.name) for row in rows], spec)
+            for spec in self.signature.outputs
+        }
 
     @property
     def statistics(self) -> Statistics:

@@ -408,13 +408,29 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
                 cpus=computer.cpus,
                 gpu=computer.engine.backend.runs_on == "gpu",
             )
-        result = _collect_parts(batch.out, outcomes, missing, sink)
+        records = {part.number: part.records for part in missing}
+        total, done, computed, start = sum(records.values()), 0, 0, time.monotonic()
+        backends: dict[str, None] = {}
+        for outcome in outcomes:
+            path = _find_part(batch.out, outcome.number)
+            with atomic_write.open_draft(path) as draft, atomic_write.report_write_errors(path):
+                draft.write_bytes(outcome.content)
+            done, computed = done + records[outcome.number], computed + outcome.rows
+            backends[outcome.backend] = None
+            rate = computed / (time.monotonic() - start)
+            sink(Progress("running rows", done, total, f"{rate:.1f} rows a second"))
+        seconds = time.monotonic() - start
     plan = computer.engine.plan
     files = (arrays.open_npz(_find_part(batch.out, part.number)) for part in job)
     rows = sum(next(iter(file.columns.values())).shape[0] for file in files)
-    resumed = len(job) - len(missing)
-    return replace(
-        result, plan=plan.plan if plan else None, rows=rows, parts=len(job), resumed=resumed
+    return BatchResult(
+        plan=plan.plan if plan else None,
+        backends=tuple(backends),
+        rows=rows,
+        parts=len(job),
+        resumed=len(job) - len(missing),
+        computed_rows=computed,
+        seconds=seconds,
     )
 
 
@@ -430,34 +446,6 @@ def _list_model_files(path: Path) -> dict[str, Path]:
         (model_folder / (path.name if f == path else place)).as_posix(): f for place, f in located
     }
     return files | dict(hub.list_side_files(settings) if settings else ())
-
-
-def _digest_model(batch: BatchJob) -> str:
-    """Return hex digits over what answers depend on: the model's files and ``--on``."""
-    total = hashlib.sha256(str(batch.engine.get("on")).encode())
-    for name, path in _list_model_files(batch.model).items():
-        with path.open("rb") as file:
-            total.update(f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\0".encode())
-    return total.hexdigest()
-
-
-def _collect_parts(
-    out: Path, outcomes: Iterable[PartOutcome], missing: Sequence[NumberedPart], sink: Sink
-) -> BatchResult:
-    """Write every part as it comes, whole or not at all."""
-    records = {part.number: part.records for part in missing}
-    total, done, rows, start = sum(records.values()), 0, 0, time.monotonic()
-    backends: dict[str, None] = {}
-    for outcome in outcomes:
-        path = _find_part(out, outcome.number)
-        with atomic_write.open_draft(path) as draft, atomic_write.report_write_errors(path):
-            draft.write_bytes(outcome.content)
-        done, rows = done + records[outcome.number], rows + outcome.rows
-        backends[outcome.backend] = None
-        rate = rows / (time.monotonic() - start)
-        sink(Progress("running rows", done, total, f"{rate:.1f} rows a second"))
-    seconds = time.monotonic() - start
-    return BatchResult(None, tuple(backends), 0, 0, 0, rows, seconds)
 
 
 def _find_part(out: Path, number: int) -> Path:
@@ -480,7 +468,12 @@ def _open_job(
     path, total = batch.out / JOB, sum(file.records for file in listing)
     if not total:
         raise BadData(f"no samples in {batch.data}", fix="give at least one sample")
-    model = _digest_model(batch)
+    digest = hashlib.sha256(str(batch.engine.get("on")).encode())
+    for name, model_path in _list_model_files(batch.model).items():
+        with model_path.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest.update(f"{name}\0{content}\0".encode())
+    model = digest.hexdigest()  # what answers depend on: the model's files and ``--on``
     before = _read_job(path) if path.is_file() else None
     if before is None:
         if strange := [entry.name for entry in batch.out.iterdir() if entry.name != ".lock"]:

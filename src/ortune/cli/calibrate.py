@@ -66,27 +66,6 @@ class _Options(CompareObservers):
         """Both files of ranges."""
         return tuple(Path(path) for path in (self.out, self.tensorrt_cache) if path is not None)
 
-    def build_request(self) -> Calibrate:
-        """Return the request without --compare; BadSettings where an option is about it."""
-        names = ("budget", "labels", "calibration", "on")
-        refuse_options(names, "needs --compare", "add --compare, or leave it out")
-        if len(self.observers) > 1:
-            raise BadSettings(
-                f"observers given: {len(self.observers)}", fix="choose one, or add --compare"
-            )
-        if is_given("tensorrt_version") and self.tensorrt_cache is None:
-            raise BadSettings(
-                "--tensorrt-version needs --tensorrt-cache", fix="add --tensorrt-cache FILE"
-            )
-        shared = "samples augment sequence state shapes out tensorrt_cache tensorrt_version"
-        return Calibrate(
-            self.model,
-            data=self.source,
-            observer=next(iter(self.observers), None),
-            step=self.step or Calibrate.step,
-            **{name: getattr(self, name) for name in f"{shared} force custom_ops sink".split()},
-        )
-
 
 @make_command(_Options)
 def command(options: _Options) -> int:
@@ -109,7 +88,24 @@ def command(options: _Options) -> int:
         )
         print_result(ranking.result(), lambda: _print_ranking(ranking))
         return DONE
-    calibrate_request = options.build_request()
+    alone = ("budget", "labels", "calibration", "on")
+    refuse_options(alone, "needs --compare", "add --compare, or leave it out")
+    if len(options.observers) > 1:
+        raise BadSettings(
+            f"observers given: {len(options.observers)}", fix="choose one, or add --compare"
+        )
+    if is_given("tensorrt_version") and options.tensorrt_cache is None:
+        raise BadSettings(
+            "--tensorrt-version needs --tensorrt-cache", fix="add --tensorrt-cache FILE"
+        )
+    shared = "samples augment sequence state shapes out tensorrt_cache tensorrt_version"
+    calibrate_request = Calibrate(
+        options.model,
+        data=options.source,
+        observer=next(iter(options.observers), None),
+        step=options.step or Calibrate.step,
+        **{name: getattr(options, name) for name in f"{shared} force custom_ops sink".split()},
+    )
     from ortune.analysis.calibration_quality import calibrate
 
     calibration = calibrate.run(calibrate_request)

@@ -105,7 +105,19 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
         [_make_option_cells(row, terms, loaded, costs.rows[0]) for row in costs.rows],
     )
     if max(terms.devices) > 1:
-        _print_devices(costs)
+        rows = []
+        for count in terms.devices:
+            cells = [
+                str(count),
+                terms.format_money(count * terms.price_per_hour * terms.month_hours),
+            ]
+            for row in costs.rows:
+                fps = count * row.figures.fps_machine
+                sufficient = terms.load_per_s is None or fps >= terms.load_per_s
+                cells.append(wording.format_rate(fps) + ("" if sufficient else " (too few)"))
+            rows.append(cells)
+        names = [f"FPS: {row.option.name}>" for row in costs.rows]
+        print_table(("GPUs", f"{terms.currency or 'cost'} per month>", *names), rows)
     judged = costs.verdict
     print_text(": ".join(filter(None, (judged.answer, judged.option, judged.why))))
     print_text(f"  rule: {judged.rule}")
@@ -175,20 +187,6 @@ def _format_months(months: float) -> str:
     if math.isinf(months):
         return "never"
     return "<0.01" if months < 0.01 else f"{months:.2g}" if months < 10 else f"{months:.0f}"
-
-
-def _print_devices(costs: Costs) -> None:
-    terms = costs.terms
-    rows = []
-    for count in terms.devices:
-        cells = [str(count), terms.format_money(count * terms.price_per_hour * terms.month_hours)]
-        for row in costs.rows:
-            fps = count * row.figures.fps_machine
-            sufficient = terms.load_per_s is None or fps >= terms.load_per_s
-            cells.append(wording.format_rate(fps) + ("" if sufficient else " (too few)"))
-        rows.append(cells)
-    names = [f"FPS: {row.option.name}>" for row in costs.rows]
-    print_table(("GPUs", f"{terms.currency or 'cost'} per month>", *names), rows)
 
 
 def _serialize_timeline(timeline: Timeline, out: Out) -> Mapping[str, Any]:

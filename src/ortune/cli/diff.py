@@ -64,14 +64,38 @@ def _print_diff(diff: Diff, identical: bool) -> None:
     print_text(_describe_counts(diff, identical))
     if not diff.same:
         _print_nodes(diff)
-        _print_weights(diff)
+        sizes = [
+            (kind, format_size(n), format_size(m)) for kind, (n, m) in diff.weight_bytes.items()
+        ]
+        if sizes:
+            print_table(("weights", "A>", "B>"), sizes)
+        relations: dict[str, list[Weight]] = {}
+        for weight in diff.weights:
+            relations.setdefault(weight.relation, []).append(weight)
+        counts = [f"{diff.equal_weights} equal"]
+        counts += [f"{len(related)} {relation}" for relation, related in sorted(relations.items())]
+        print_text(f"weights: {', '.join(counts)}")
+        moved = sorted(
+            (change for change in diff.weights if change.relative is not None),
+            key=lambda change: ("scaled" in change.relation, -(change.relative or 0)),
+        )
+        for change in moved if is_verbose() else moved[:1]:
+            prefix = "" if is_verbose() else "largest change: "
+            print_text(
+                f"{prefix}{change.a} -> {change.b}: {change.relation}, up to {change.largest:.3g} "
+                f"({_format_percent(change.relative or 0)} of the largest magnitude)"
+            )
     if diff.fields:
         rows = [
             (f.what, "-" if f.a is None else f.a, "-" if f.b is None else f.b) for f in diff.fields
         ]
         print_table(("besides", "A", "B"), rows)
     if is_verbose():
-        _print_groups(diff)
+        sides = [
+            (_WORDS[group.kind], *_format_sides(diff, group), ", ".join(group.changes))
+            for group in diff.groups
+        ]
+        print_table(("kind", "A", "B", "what differs"), sides)
 
 
 def _describe_counts(diff: Diff, identical: bool) -> str:
@@ -139,38 +163,8 @@ def _join_changes(diff: Diff, kind: str, pattern: str) -> str:
     return ", ".join(dict.fromkeys(changes))
 
 
-def _print_weights(diff: Diff) -> None:
-    rows = [(kind, format_size(n), format_size(m)) for kind, (n, m) in diff.weight_bytes.items()]
-    if rows:
-        print_table(("weights", "A>", "B>"), rows)
-    relations: dict[str, list[Weight]] = {}
-    for weight in diff.weights:
-        relations.setdefault(weight.relation, []).append(weight)
-    counts = [f"{diff.equal_weights} equal"]
-    counts += [f"{len(related)} {relation}" for relation, related in sorted(relations.items())]
-    print_text(f"weights: {', '.join(counts)}")
-    moved = sorted(
-        (change for change in diff.weights if change.relative is not None),
-        key=lambda change: ("scaled" in change.relation, -(change.relative or 0)),
-    )
-    for change in moved if is_verbose() else moved[:1]:
-        prefix = "" if is_verbose() else "largest change: "
-        print_text(
-            f"{prefix}{change.a} -> {change.b}: {change.relation}, up to {change.largest:.3g} "
-            f"({_format_percent(change.relative or 0)} of the largest magnitude)"
-        )
-
-
 def _format_percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
-
-
-def _print_groups(diff: Diff) -> None:
-    rows = [
-        (_WORDS[group.kind], *_format_sides(diff, group), ", ".join(group.changes))
-        for group in diff.groups
-    ]
-    print_table(("kind", "A", "B", "what differs"), rows)
 
 
 def _format_sides(diff: Diff, group: Group) -> tuple[str, str]:

@@ -99,11 +99,19 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         for count, label in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
         if count
     ]
+    ranked = sorted(facts.ops.items(), key=lambda item: (-item[1], item[0]))
+    shown = ranked if verbose or len(ranked) == _OPS + 1 else ranked[:_OPS]
+    text = ", ".join(f"{name} {count}" for name, count in shown)
+    operators = text + (
+        f" and {wording.format_count(len(ranked) - len(shown), 'more kind')}"
+        if len(shown) < len(ranked)
+        else ""
+    )
     rows = [
         ("file", f"{format_size(inspection.file_bytes)}{digest}"),
         ("made with", f"opset {opsets}; IR {facts.ir_version}{producer}"),
         ("nodes", (f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else ""))),
-        ("operators", _count_operators(facts, verbose)),
+        ("operators", operators),
         (
             "weights",
             f"{wording.format_count(facts.parameters, 'parameter')}; {precisions or 'none'}",
@@ -124,7 +132,21 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
     if "regions" in tables or verbose:
         _print_regions(inspection)
     if "tensors" in tables or verbose:
-        _print_tensors(inspection)
+        for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
+            biggest = [
+                (
+                    tensor.name,
+                    tensor.dtype,
+                    format_sides(tensor.shape),
+                    format_size(tensor.size),
+                    tensor.readers,
+                    ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
+                )
+                for tensor in inspection.tensors
+                if tensor.kind == kind
+            ]
+            if biggest:
+                print_table((title, "dtype", "shape", "size>", "readers>", "read by"), biggest)
     if verbose:
         if inspection.bodies:
             bodies = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in inspection.bodies]
@@ -161,17 +183,6 @@ def _list_dynamic_dims(facts: Facts) -> str:
     nameless = sum(side is None for spec in facts.inputs for side in spec.shape or ())
     named = list(facts.dynamic) + ([f"{nameless} without a name"] if nameless else [])
     return ", ".join(named) or _FIXED
-
-
-def _count_operators(facts: Facts, verbose: bool) -> str:
-    ranked = sorted(facts.ops.items(), key=lambda item: (-item[1], item[0]))
-    shown = ranked if verbose or len(ranked) == _OPS + 1 else ranked[:_OPS]
-    text = ", ".join(f"{name} {count}" for name, count in shown)
-    return text + (
-        f" and {wording.format_count(len(ranked) - len(shown), 'more kind')}"
-        if len(shown) < len(ranked)
-        else ""
-    )
 
 
 def _format_flop(count: float) -> str:
@@ -306,24 +317,6 @@ def _print_nodes(inspection: Inspection) -> None:
     ]
     columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
     print_table(columns, rows)
-
-
-def _print_tensors(inspection: Inspection) -> None:
-    for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
-        rows = [
-            (
-                tensor.name,
-                tensor.dtype,
-                format_sides(tensor.shape),
-                format_size(tensor.size),
-                tensor.readers,
-                ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
-            )
-            for tensor in inspection.tensors
-            if tensor.kind == kind
-        ]
-        if rows:
-            print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
 
 
 def _count_unknown(count: int) -> str:

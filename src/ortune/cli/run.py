@@ -309,7 +309,30 @@ def _make_source(text: str, task: str | None, pair: str | None) -> Source:
     """
     is_text = not (task is None or Path(text).exists() or text.startswith("hf:"))
     if is_text or pair is not None:
-        _check_pair(None if is_text else text, task, pair)
+        from ortune.bundle.answers import TAKE_PAIRS
+        from ortune.core import hub
+
+        if pair is None:
+            if task == hub.QUESTIONS:
+                raise BadSettings(
+                    "a question needs the text that has its answer",
+                    fix="give it as --text-pair TEXT",
+                )
+        elif task is None:
+            raise BadSettings(
+                "--text-pair needs a model that takes texts",
+                fix="give the model's folder with its tokenizer.json, or a bundle of it",
+            )
+        elif not is_text:
+            raise BadSettings(
+                f"--text-pair goes with a text, and {text} is none",
+                fix="give the second texts in its column text_pair",
+            )
+        elif task not in TAKE_PAIRS:
+            raise BadSettings(
+                f"a model for {task} takes one text at a time",
+                fix="give both as INPUT, without --text-pair",
+            )
     if not is_text:
         return text
     row = {"text": text} if pair is None else {"text": text, "text_pair": pair}
@@ -318,32 +341,6 @@ def _make_source(text: str, task: str | None, pair: str | None) -> Source:
         yield row
 
     return yield_text
-
-
-def _check_pair(file: str | None, task: str | None, pair: str | None) -> None:
-    from ortune.bundle.answers import TAKE_PAIRS
-    from ortune.core import hub
-
-    if pair is None:
-        if task == hub.QUESTIONS:
-            raise BadSettings(
-                "a question needs the text that has its answer", fix="give it as --text-pair TEXT"
-            )
-    elif task is None:
-        raise BadSettings(
-            "--text-pair needs a model that takes texts",
-            fix="give the model's folder with its tokenizer.json, or a bundle of it",
-        )
-    elif file is not None:
-        raise BadSettings(
-            f"--text-pair goes with a text, and {file} is none",
-            fix="give the second texts in its column text_pair",
-        )
-    elif task not in TAKE_PAIRS:
-        raise BadSettings(
-            f"a model for {task} takes one text at a time",
-            fix="give both as INPUT, without --text-pair",
-        )
 
 
 def _write_outputs(out: Path, results: Stream, signature: Signature) -> Path:

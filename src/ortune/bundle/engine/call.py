@@ -170,7 +170,16 @@ class Call:
             OrtuneError: The engine was closed.
         """
         if inputs or self._golden is None or not self._golden.is_file():
-            sample = inputs or make_zero_inputs(self.signature)
+            sample = dict(inputs)
+            for spec in self.signature.inputs if not inputs else ():  # free dimensions are 1
+                kind = prepare_checks([spec])[spec.name].dtype
+                if spec.shape is None or (kind is None and spec.dtype != "str"):
+                    raise BadData(f"input '{spec.name}' is not an array of known shape", fix=_WARM)
+                shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+                dtype = np.dtype(object) if kind is None else kind
+                sizes.require_memory(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
+                empty = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
+                sample[spec.name] = empty
         else:
             sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
         check_inputs(sample, self._inputs, self.name)
@@ -203,20 +212,3 @@ class Call:
         """Release the sessions."""
         self._queue.stop()
         self._instances.close()
-
-
-def make_zero_inputs(signature: Signature) -> dict[str, NDArray[Any]]:
-    """Return zeros of the smallest shape: free dimensions are 1.
-
-    Raises BadData: an input is no array, its shape is not known, or it does not fit into memory.
-    """
-    zeros: dict[str, NDArray[Any]] = {}
-    for spec in signature.inputs:
-        kind = prepare_checks([spec])[spec.name].dtype
-        if spec.shape is None or (kind is None and spec.dtype != "str"):
-            raise BadData(f"input '{spec.name}' is not an array of known shape", fix=_WARM)
-        shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
-        dtype = np.dtype(object) if kind is None else kind
-        sizes.require_memory(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
-        zeros[spec.name] = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
-    return zeros

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from numpy.typing import NDArray
 
 from ortune.bundle.engine.manifest import Arithmetic, Manifest
 from ortune.core import wording
-from ortune.core.errors import BadData, BadModel, summarize_error
+from ortune.core.errors import BadModel
 from ortune.core.hardware.cpus import list_native_units, native_types
 from ortune.core.session import Tensors
-from ortune.data.stream import Stream
 from ortune.measurement.machine import machine
 
 TOLERANCE_DB = 40.0
@@ -36,18 +34,6 @@ def snr_db(expected: Tensors, actual: Tensors) -> float:
     return min(
         (_compute_snr(expected[name], actual[name]) for name in expected), default=float("inf")
     )
-
-
-def first_sample(call: Callable[..., Tensors], inputs: Path, outputs: Path) -> float:
-    """Return the `snr_db` of the first golden answer; BadModel where it is none of this model."""
-    try:
-        feeds = {name: np.array(array) for name, array in Stream(inputs)[0].items()}
-        return snr_db(Stream(outputs)[0], call(**feeds))
-    except (BadData, IndexError) as error:
-        raise BadModel(
-            f"its golden samples cannot be used: {summarize_error(error)}",
-            fix="pack the run again",
-        ) from error
 
 
 def explain_difference(

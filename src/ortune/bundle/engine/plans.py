@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
@@ -19,16 +21,17 @@ from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.golden import (
     TOLERANCE_DB,
     describe_drift,
-    first_sample,
     list_cpu_differences,
+    snr_db,
 )
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.errors import BackendMissing, BadData, BadModel, summarize_error
 from ortune.core.plugins import stored
 from ortune.core.temporary_folder import open_temporary_folder
+from ortune.data.stream import Stream
 from ortune.measurement.machine import machine
 
 HOME = "compiled"
@@ -145,7 +148,17 @@ def _measure_distances(
 ) -> Iterator[float]:
     """Yield how far each model's first golden answer is from the packed one, in dB."""
     for name, golden in plan.golden.items():
-        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
+        try:
+            feeds = {
+                name: np.array(array) for name, array in Stream(folder / golden.inputs)[0].items()
+            }
+            far = snr_db(Stream(folder / golden.outputs)[0], calls[name](**feeds))
+        except (BadData, IndexError) as error:
+            raise BadModel(
+                f"its golden samples cannot be used: {summarize_error(error)}",
+                fix="pack the run again",
+            ) from error
+        yield far
 
 
 @dataclass(frozen=True)

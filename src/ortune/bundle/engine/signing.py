@@ -67,22 +67,10 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
         _, verifying = _import_signing()
         config = verifying.Config().use_elliptic_key_verifier(public_key=key)
     place = signature_of(path)
-    _require_signature(place, path.name)
-    try:
-        config.verify(path.resolve(), place)
-    except Exception as error:  # of many kinds: the file is hostile until it holds
-        raise BadModel(
-            f"{path.name}: its signature does not match this file and '{key}': "
-            f"{_shorten_reason(error)}",
-            fix=_DISTRUST,
-        ) from error
-
-
-def _require_signature(place: Path, bundle: str) -> None:
-    """Refuse a signature that is missing, huge, or that does not say by which key it is."""
+    # A signature that is missing, huge, or that does not say by which key it is, is refused.
     if not place.is_file():
         raise BadModel(
-            f"{bundle} is not signed, and a signature is required: there is no {place.name}",
+            f"{path.name} is not signed, and a signature is required: there is no {place.name}",
             fix=_DISTRUST,
         )
     try:
@@ -92,6 +80,14 @@ def _require_signature(place: Path, bundle: str) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadModel(
             f"{place.name} cannot be read as a signature: {summarize_error(error)}", fix=_DISTRUST
+        ) from error
+    try:
+        config.verify(path.resolve(), place)
+    except Exception as error:  # of many kinds: the file is hostile until it holds
+        raise BadModel(
+            f"{path.name}: its signature does not match this file and '{key}': "
+            f"{_shorten_reason(error)}",
+            fix=_DISTRUST,
         ) from error
 
 

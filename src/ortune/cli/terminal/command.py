@@ -365,13 +365,9 @@ def refuse_options(names: Collection[str], problem: str, fix: str) -> None:
     """Raise BadSettings for a given option that does not go with what the command was asked."""
     for param in click.get_current_context().command.params:
         if param.name in names and is_given(param.name or ""):
-            raise BadSettings(f"{_spell_option(param)} {problem}", fix=fix)
-
-
-def _spell_option(param: click.Parameter) -> str:
-    """Return the word by which the present command was given an option."""
-    declined = click.get_current_context().params.get(param.name or "") is False
-    return next(iter(param.secondary_opts if declined else ()), param.opts[0])
+            declined = click.get_current_context().params.get(param.name or "") is False
+            word = next(iter(param.secondary_opts if declined else ()), param.opts[0])
+            raise BadSettings(f"{word} {problem}", fix=fix)
 
 
 def is_given(field: str) -> bool:

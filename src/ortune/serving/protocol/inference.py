@@ -211,9 +211,10 @@ def check_request(
                 f"expects '{expected}'"
             )
         if not _fits_shape(array.shape, spec.shape):
+            dims = _format_list([dim if isinstance(dim, int) else -1 for dim in spec.shape or ()])
             raise RequestRefused(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. "
-                f"Expected {format_dims(spec)}, got {_format_list(array.shape)}"
+                f"Expected {dims}, got {_format_list(array.shape)}"
             )
 
 
@@ -226,11 +227,6 @@ def count_numbers(inputs: Sequence[TensorSpec], max_batch: int) -> int | None:
             return None
         count += math.prod(dim for dim in dims if isinstance(dim, int))
     return count
-
-
-def format_dims(spec: TensorSpec) -> str:
-    """Return a shape as Triton writes it: ``[-1,256]``."""
-    return _format_list([dim if isinstance(dim, int) else -1 for dim in spec.shape or ()])
 
 
 def _fits_shape(shape: tuple[int, ...], expected: tuple[int | str | None, ...] | None) -> bool:
