@@ -119,7 +119,7 @@ def a_run_whose_plans_take_one_shape(room: Room) -> Iterator[Pair]:
         )
 
 
-@follow("cli/run:_check_pair", "--text-pair")
+@follow("cli/run:_make_source", "--text-pair")
 def a_question_without_a_text(room: Room) -> Iterator[Pair]:
     pytest.importorskip("tokenizers")
     texts.write_reader(room.folder / "f", "BertForQuestionAnswering")
@@ -130,7 +130,7 @@ def a_question_without_a_text(room: Room) -> Iterator[Pair]:
     )
 
 
-@follow("cli/run:_check_pair#2", "--text-pair")
+@follow("cli/run:_make_source#2", "--text-pair")
 def two_texts_for_a_model_that_takes_one(room: Room) -> Iterator[Pair]:
     pytest.importorskip("tokenizers")
     texts.write_reader(room.folder / "f", "BertForTokenClassification", id2label={"0": "animal"})
