@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.source import Source
+from ortune.bundle.target import Source
 from ortune.targets.common import plain_session
 from ortune.targets.onnx import OnnxFile
 from tests.packages.tools import npm, program

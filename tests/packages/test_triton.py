@@ -16,8 +16,7 @@ import onnxruntime as ort
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.pack import pack
-from ortune.bundle.package import package
+from ortune.bundle.pack import pack, package
 from ortune.measurement.environments.installed import add_environment
 from ortune.targets.kserve import Kserve
 from ortune.targets.triton import Triton

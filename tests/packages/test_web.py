@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.package import package
-from ortune.bundle.source import Source
+from ortune.bundle.pack import package
+from ortune.bundle.target import Source
 from ortune.core import wording
 from ortune.core.errors import BadModel
 from ortune.targets import web

@@ -16,7 +16,7 @@ import onnx
 
 from ortune.bundle.engine.manifest import MANIFEST, Member
 from ortune.bundle.pack import pack
-from ortune.bundle.source import Source, unpack_temporarily
+from ortune.bundle.target import Source, unpack_temporarily
 from ortune.core.backend import Backend
 from tests.unit import studies
 

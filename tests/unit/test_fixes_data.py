@@ -24,8 +24,7 @@ from ortune.bundle.batch import BatchJob, join_outputs, run_batch
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature
-from ortune.bundle.pack import pack
-from ortune.bundle.package import package
+from ortune.bundle.pack import pack, package
 from ortune.bundle.serving import write_serving
 from ortune.core import hub
 from ortune.core.facts import TensorSpec

@@ -14,6 +14,7 @@ from ortune.bundle.engine.archive import TEXTS, is_safe_member
 from ortune.bundle.engine.consent import is_code, list_factories
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.engine.inputs import read_pictures
+from ortune.bundle.engine.load import HOME, CompiledPlan
 from ortune.bundle.engine.manifest import (
     COMPILED,
     EVIDENCE,
@@ -30,7 +31,6 @@ from ortune.bundle.engine.manifest import (
     Signature,
     name_plan_member,
 )
-from ortune.bundle.engine.plans import HOME, CompiledPlan
 from ortune.core import preprocess, regular_file
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError

@@ -159,8 +159,7 @@ def _describe_bundle(
 
 def _write_package(options: _Options, target: str) -> int:
     """Say what the package holds, what was passed over for it and what was run."""
-    from ortune.bundle.pack import build_candidates, refuse_bundle_options
-    from ortune.bundle.package import package
+    from ortune.bundle.pack import build_candidates, package, refuse_bundle_options
 
     refuse_bundle_options(
         options.plans[1:], options.per_backend, options.sign, options.preprocess, options.compiled

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortune.bundle.engine.manifest import HUB
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core import hub
 from ortune.core.errors import BadModel
 from ortune.core.hub import HubFolder

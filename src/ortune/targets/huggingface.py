@@ -16,8 +16,7 @@ from pathlib import Path
 from ortune.bundle.engine.consent import decode_member
 from ortune.bundle.engine.manifest import EVIDENCE, HUB, Arithmetic
 from ortune.bundle.read import BundleEvidence
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core import hub, wording
 from ortune.core.errors import BadModel, escape_control_chars
 from ortune.core.trial import Trial

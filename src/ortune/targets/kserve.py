@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins.bounds import Bounds
 from ortune.targets.common.replay import count_threads

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core import wording
 from ortune.core.python_process import make_python_command
 from ortune.core.temporary_folder import open_temporary_folder

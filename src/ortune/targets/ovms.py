@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.targets.common import openvino_ir

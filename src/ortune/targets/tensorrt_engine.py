@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from ortune.backends.runtimes.tensorrt import library, profiles
 from ortune.backends.tensorrt_engine import TensorrtEngine
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.plugins.bounds import Bounds

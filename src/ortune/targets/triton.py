@@ -12,8 +12,7 @@ import numpy as np
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BackendMissing, BadModel, BadSettings

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ortune.bundle.engine.golden import snr_db
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.target import Replay, Source, Target
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings, summarize_error
 from ortune.core.python_process import make_python_command

@@ -12,10 +12,8 @@ import pytest
 from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.pack import build_candidates, pack
-from ortune.bundle.package import CONTENTS, package
-from ortune.bundle.source import Source, make_word, unpack_temporarily
-from ortune.bundle.target import Replay, Target
+from ortune.bundle.pack import CONTENTS, build_candidates, pack, package
+from ortune.bundle.target import Replay, Source, Target, make_word, unpack_temporarily
 from ortune.cli.main import main
 from ortune.core.errors import (
     BackendMissing,

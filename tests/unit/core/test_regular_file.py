@@ -207,7 +207,7 @@ PACKAGED += ("backends/runtimes/onnxruntime/keys.py",)
 CHECKED_BEFORE = ("graph/io/file.py", "graph/io/protobuf.py")
 """Files of a model: `file.parse_outline` and `external.list_files` let regular ones through."""
 CHECKED_BEFORE += ("backends/reference.py",)
-UNPACKED = ("bundle/engine/consent.py", "bundle/engine/archive.py", "bundle/source.py")
+UNPACKED = ("bundle/engine/consent.py", "bundle/engine/archive.py", "bundle/target.py")
 UNPACKED += ("bundle/members.py", "targets/huggingface.py")
 KEPT = ("analysis/sensitivity/run.py", "backends/runtimes/onnxruntime/engine_cache.py")
 KEPT += ("measurement/environments/installed.py", "measurement/rolled.py", "exporters/export.py")
@@ -221,9 +221,9 @@ OF_PROCESSES_WE_START += (
     "backends/runtimes/onnxruntime/trace.py",
     "measurement/worker/__main__.py",
 )
-OF_PROCESSES_WE_START += ("backends/runtimes/onnxruntime/compiled.py", "bundle/package.py")
+OF_PROCESSES_WE_START += ("backends/runtimes/onnxruntime/compiled.py", "bundle/pack.py")
 OF_PROCESSES_WE_START += ("measurement/workloads/loadgen.py", "serving/load_testing/server.py")
-OF_PROCESSES_WE_START += ("serving/load_testing/perf_analyzer.py",)
+OF_PROCESSES_WE_START += ("serving/load_testing/clients.py",)
 WRITTEN_BEFORE = ("targets/common/plain_session.py", "targets/kserve.py", "targets/openvino.py")
 WRITTEN_BEFORE += ("targets/ort_mobile.py", "targets/ovms.py", "targets/triton.py")
 WRITTEN_BEFORE += ("targets/web.py",)

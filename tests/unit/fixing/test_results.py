@@ -16,7 +16,7 @@ from ortune.analysis.conversion import convert
 from ortune.analysis.profiling import profile
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.package import package
+from ortune.bundle.pack import package
 from ortune.bundle.target import Replay
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
@@ -159,7 +159,7 @@ def a_result_that_does_not_load(room: Room) -> Iterator[Pair]:
         )
 
 
-@follow("bundle/package:_require_gain", "--original", "--on")
+@follow("bundle/pack:_require_gain", "--original", "--on")
 def a_package_no_faster_than_the_original(room: Room) -> Iterator[Pair]:
     def refuse(_: object, source: Any) -> str:
         return "" if "as-is" in source.plan.plan else "no"
@@ -172,7 +172,7 @@ def a_package_no_faster_than_the_original(room: Room) -> Iterator[Pair]:
         )
 
 
-@follow("bundle/package:_require_equivalence#2", "--plan", "--for")
+@follow("bundle/pack:_require_equivalence#2", "--plan", "--for")
 def a_package_slower_than_its_limit(room: Room) -> Iterator[Pair]:
     bundle, slow = make_bundle(room.folder / "a.ortune"), Replay("a test", 90.0, (1.9, 1.8, 2.0))
 

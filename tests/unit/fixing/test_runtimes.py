@@ -29,8 +29,7 @@ from ortune.backends.runtimes.tensorrt import build
 from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.backends.tensorrt import Tensorrt
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.pack import pack
-from ortune.bundle.package import package
+from ortune.bundle.pack import pack, package
 from ortune.bundle.target import Replay
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse_plugin
@@ -220,7 +219,7 @@ def a_compiled_plan_that_does_not_load(room: Room) -> Iterator[Pair]:
     yield lambda: pack(study, out, compiled=True), lambda: pack(study, out)
 
 
-@follow("bundle/engine/plans:open_plan", "--on")
+@follow("bundle/engine/load:open_plan", "--on")
 def a_plan_whose_backend_is_not_here(room: Room) -> Iterator[Pair]:
     bundle = pack(studies.study(room.folder / "s", backend=Scripted()), room.folder / "b.ortune")
     room.patch.setattr(Scripted, "missing", lambda self: "install it")
@@ -232,7 +231,7 @@ def a_plan_whose_backend_is_not_here(room: Room) -> Iterator[Pair]:
     yield lambda: load_engine(bundle, on="scripted"), load
 
 
-@follow("bundle/package:_require_equivalence", "--plan KEY")
+@follow("bundle/pack:_require_equivalence", "--plan KEY")
 def a_package_that_answers_otherwise(room: Room) -> Iterator[Pair]:
     bundle, out = make_bundle(room.folder / "a.ortune"), room.folder / "out"
     yield (

@@ -142,7 +142,7 @@ def a_goal_for_which_there_is_too_little_time(room: Room) -> Iterator[Pair]:
     yield lambda: search(10), search_as_told
 
 
-@follow("serving/load_testing/perf_analyzer:run_perf_analyzer", "--client")
+@follow("serving/load_testing/clients:run_perf_analyzer", "--client")
 def a_client_that_is_not_installed(room: Room) -> Iterator[Pair]:
     room.patch.setenv("PATH", str(room.folder))
     with over_http(Script()) as url:

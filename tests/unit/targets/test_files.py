@@ -15,9 +15,8 @@ from tests.unit import packaged, studies, texts
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.engine.manifest import HUB, Arithmetic, Signature
-from ortune.bundle.pack import pack
-from ortune.bundle.package import Packaged, package
-from ortune.bundle.source import Source
+from ortune.bundle.pack import Packaged, pack, package
+from ortune.bundle.target import Source
 from ortune.core import hub
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec

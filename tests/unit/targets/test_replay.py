@@ -11,7 +11,7 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
-from ortune.bundle.source import unpack_temporarily
+from ortune.bundle.target import unpack_temporarily
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.hardware.cpus import effective_cpus

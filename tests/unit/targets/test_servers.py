@@ -13,10 +13,8 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.pack import pack
-from ortune.bundle.package import package
-from ortune.bundle.source import unpack_temporarily
-from ortune.bundle.target import Target
+from ortune.bundle.pack import pack, package
+from ortune.bundle.target import Target, unpack_temporarily
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.targets.kserve import Kserve, service_name, spell_yaml
 from ortune.targets.openvino import OpenvinoIr

@@ -19,8 +19,8 @@ from tests.unit import packaged
 from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.backends.torch import Torch
-from ortune.bundle.package import package
-from ortune.bundle.source import unpack_temporarily
+from ortune.bundle.pack import package
+from ortune.bundle.target import unpack_temporarily
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.targets.tensorrt_engine import TensorrtPackage
 

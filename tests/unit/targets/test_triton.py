@@ -22,9 +22,8 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.engine.manifest import Signature
-from ortune.bundle.package import package
-from ortune.bundle.source import Source
-from ortune.bundle.target import Target
+from ortune.bundle.pack import package
+from ortune.bundle.target import Source, Target
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec

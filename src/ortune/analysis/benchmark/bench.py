@@ -28,7 +28,7 @@ from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.manifest import HUB
-from ortune.bundle.source import unpack_temporarily
+from ortune.bundle.target import unpack_temporarily
 from ortune.core import custom_ops, hub, regular_file
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE

@@ -14,7 +14,7 @@ from ortune.bundle.engine.golden import TOLERANCE_DB, explain_difference, snr_db
 from ortune.bundle.engine.manifest import Manifest
 from ortune.bundle.engine.signing import verify_signature
 from ortune.bundle.read import read_bundle
-from ortune.bundle.source import unpack_bundle
+from ortune.bundle.target import unpack_bundle
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import (

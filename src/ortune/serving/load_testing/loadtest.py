@@ -25,9 +25,9 @@ from ortune.core.wording import format_rate
 from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
-from ortune.serving.load_testing import goal, levels, perf_analyzer
+from ortune.serving.load_testing import goal, levels
 from ortune.serving.load_testing.bodies import CheckedAnswers, check_answers
-from ortune.serving.load_testing.clients import Clients, open_clients
+from ortune.serving.load_testing.clients import PERF_ANALYZER_CLOCK, Clients, open_clients
 from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.levels import CLIENT_LIMIT, CLOCK, Level, Load
 from ortune.serving.load_testing.requests import LoadTest, PercentileLimit, ServerUrl, is_url
@@ -170,7 +170,7 @@ def run(request: LoadTest) -> LoadTestResult | GoalResult:
         slo=request.slo,
         processes=request.processes if server else 0,
         clients=request.clients,
-        clock=CLOCK if request.client == "ortune" else perf_analyzer.CLOCK,
+        clock=CLOCK if request.client == "ortune" else PERF_ANALYZER_CLOCK,
         knee_rule=levels.KNEE,
         checked=checked,
         notes=tuple(remarks),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -65,17 +64,58 @@ def declare_body(
     content = _require_object(_load_json(view[:header_length]), "the request")
     parameters = dict(_require_object(content.get("parameters", {}), "'parameters'"))
     binary = _require_flag(parameters.pop("binary_data_output", False), "binary_data_output")
-    declared = _declare_inputs(content.get("inputs"), view[header_length:], model)
+    arrays: dict[str, NDArray[Any]] = {}
+    datatypes: dict[str, str] = {}
+    readers: dict[str, Callable[[], NDArray[Any]]] = {}
+    data, at, parsed_bytes = view[header_length:], 0, 0  # binary data lies in a row
+    for entry in _require_tensors(content.get("inputs"), "inputs"):
+        name = _require_text(_require_object(entry, "an input").get("name"), "name")
+        if name in arrays:
+            raise RequestRefused(f"input '{name}' already exists in request")
+        datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
+        size = _read_binary_size(entry, name)
+        arrays[name] = declare_tensor(name, datatype, shape)
+        datatypes[name] = datatype
+        if size is None:
+            readers[name] = partial(_from_json, name, datatype, shape, entry["data"])
+        else:
+            if size > len(data) - at:
+                raise RequestRefused(
+                    f"unexpected size for input '{name}', expecting {size - (len(data) - at)} "
+                    f"additional bytes for model '{model}'"
+                )
+            raw = data[at : at + size]
+            readers[name] = partial(from_raw, name, datatype, shape, raw, model)
+            parsed_bytes += size if datatype == "BYTES" else 0
+            at += size
+    if at != len(data):
+        raise RequestRefused(f"unexpected additional input data for model '{model}'")
     request = InferRequest(
-        inputs=declared.arrays,
+        inputs=arrays,
         outputs=_read_outputs(content.get("outputs", []), binary),
         id=_require_text(content.get("id", ""), "id"),
         binary=binary,
         timeout_us=validate_timeout(parameters.pop("timeout", 0)),
         parameters=validate_parameters(parameters),
-        datatypes=declared.datatypes,
+        datatypes=datatypes,
     )
-    return DeclaredRequest(request, declared.readers, declared.parsed_bytes)
+    return DeclaredRequest(request, readers, parsed_bytes)
+
+
+def _read_binary_size(entry: Mapping[str, Any], name: str) -> int | None:
+    """Return the bytes of an input's binary data; None where it has JSON data."""
+    if not isinstance(entry.get("shape"), list):
+        raise RequestRefused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
+    parameters = _require_object(entry.get("parameters", {}), "'parameters'")
+    refuse_shared_memory(parameters, f"input '{name}'")
+    size = parameters.get("binary_data_size")
+    if (size is None) == ("data" not in entry):
+        raise RequestRefused(
+            f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
+        )
+    if size is not None and (type(size) is not int or size < 0):
+        raise RequestRefused(f"Unable to parse 'binary_data_size' of input '{name}'")
+    return size
 
 
 def encode_response(
@@ -134,55 +174,6 @@ def _load_json(head: memoryview) -> Any:
         return orjson.loads(head)
     except orjson.JSONDecodeError as error:
         raise RequestRefused(f"failed to parse the request JSON buffer: {error}") from None
-
-
-@dataclass(slots=True)
-class _DeclaredInputs:
-    """What the inputs of a body declare; see `DeclaredRequest`."""
-
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    datatypes: dict[str, str] = field(default_factory=dict)
-    readers: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
-    parsed_bytes: int = 0
-
-
-def _declare_inputs(entries: Any, data: memoryview, model: str) -> _DeclaredInputs:
-    """Read what the inputs declare; their binary data lies in a row."""
-    declared, at = _DeclaredInputs(), 0
-    for entry in _require_tensors(entries, "inputs"):
-        name = _require_text(_require_object(entry, "an input").get("name"), "name")
-        if name in declared.arrays:
-            raise RequestRefused(f"input '{name}' already exists in request")
-        datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
-        if not isinstance(shape, list):
-            raise RequestRefused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
-        # Return the bytes of an input's binary data; None where it has JSON data.
-        parameters = _require_object(entry.get("parameters", {}), "'parameters'")
-        refuse_shared_memory(parameters, f"input '{name}'")
-        size = parameters.get("binary_data_size")
-        if (size is None) == ("data" not in entry):
-            raise RequestRefused(
-                f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
-            )
-        if size is not None and (type(size) is not int or size < 0):
-            raise RequestRefused(f"Unable to parse 'binary_data_size' of input '{name}'")
-        declared.arrays[name] = declare_tensor(name, datatype, shape)
-        declared.datatypes[name] = datatype
-        if size is None:
-            declared.readers[name] = partial(_from_json, name, datatype, shape, entry["data"])
-        else:
-            if size > len(data) - at:
-                raise RequestRefused(
-                    f"unexpected size for input '{name}', expecting {size - (len(data) - at)} "
-                    f"additional bytes for model '{model}'"
-                )
-            raw = data[at : at + size]
-            declared.readers[name] = partial(from_raw, name, datatype, shape, raw, model)
-            declared.parsed_bytes += size if datatype == "BYTES" else 0
-            at += size
-    if at != len(data):
-        raise RequestRefused(f"unexpected additional input data for model '{model}'")
-    return declared
 
 
 def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray[Any]:

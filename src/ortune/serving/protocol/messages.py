@@ -152,11 +152,7 @@ def build_message(response: InferResponse) -> Any:
 
 
 def serialize_response(response: InferResponse, *, streamed: bool = False) -> bytes:
-    """Return a serialized ``ModelInferResponse``: as `build_message`, but tensors are copied once.
-
-    Args:
-        streamed: Put into a ``ModelStreamInferResponse``.
-    """
+    """Return a ``ModelInferResponse`` as bytes, of a stream too; tensors are copied once."""
     parts: list[bytes | memoryview] = [_describe_response(response).SerializeToString()]
     for output in response.outputs:
         raw = to_raw(output.array)

@@ -23,10 +23,9 @@ from ortune.core.hardware.cpus import divide_cpus, set_usable_cpus, usable_cpus
 from ortune.core.python_process import make_python_command
 from ortune.core.termination import end_soon
 from ortune.serving.server.listeners import Address, Listeners, open_listeners
-from ortune.serving.server.logs import Journal, open_journal
+from ortune.serving.server.logs import Journal, make_spans, open_journal
 from ortune.serving.server.settings import Listening, Ready, Serve, parse_request, spell_request
 from ortune.serving.server.signals import handle_signals
-from ortune.serving.server.tracing import make_spans
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 """Seconds until a process that died is started again: first, and at most, doubled each time."""

@@ -21,10 +21,9 @@ from ortune.serving.server.grpc.server import Service
 from ortune.serving.server.http.app import App
 from ortune.serving.server.http.exchange import Message, Receive, Send
 from ortune.serving.server.listeners import Access
-from ortune.serving.server.logs import open_journal
+from ortune.serving.server.logs import make_spans, open_journal
 from ortune.serving.server.run import make_repository
 from ortune.serving.server.settings import Serve
-from ortune.serving.server.tracing import make_spans
 
 NAME = "ortune"
 """Of the application on the cluster, and of the namespace of what belongs to it."""

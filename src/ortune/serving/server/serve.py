@@ -63,8 +63,7 @@ def carry_out(request: Serve, ready: Ready | None) -> int:
             fix="leave one of both out; --watch loads changed files in all of them",
         )
     from ortune.serving.server.listeners import reserve_listeners
-    from ortune.serving.server.logs import open_journal
-    from ortune.serving.server.tracing import make_spans
+    from ortune.serving.server.logs import make_spans, open_journal
 
     with ExitStack() as stack:
         observer = None if several or on_ray else make_spans(request.trace)

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ortune.backends.openvino import Openvino
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay
+from ortune.bundle.target import Replay, Source
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.measurement.process import optimize_in_worker, translate_failures

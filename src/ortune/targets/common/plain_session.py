@@ -21,8 +21,7 @@ import numpy as np
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.golden import snr_db
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay
+from ortune.bundle.target import Replay, Source
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors

@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
-from ortune.bundle.source import Source
-from ortune.bundle.target import Replay
+from ortune.bundle.target import Replay, Source
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE

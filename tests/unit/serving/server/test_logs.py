@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.tracing import Spans, make_spans
+from ortune.serving.server.logs import Journal, LoggedRequest, Spans, make_spans
 
 HOSTILE = 'a\nb\r\x1b[31m"\u2028\u202e x=y'
 

@@ -130,7 +130,9 @@ class Routes:
         kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
         is_picture = kind in PICTURES
         fits = not is_picture or served.call.pictures is None
-        cap = served.bound_body(head) if fits else None
+        cap = None
+        if fits:
+            cap = served.bound_json() if head is None else served.bound_body(head)
         body = await self._bodies.read_body(exchange, head or 0, cap)
         held_bytes = len(body)
         try:

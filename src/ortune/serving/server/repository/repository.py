@@ -183,7 +183,7 @@ class Repository:
 
     def bound_message(self) -> int:
         """Return how many bytes a request of any model may have, with tensors that are no JSON."""
-        bounds = [served.bound_body() for served in self.list_models()]
+        bounds = [served.bound_body(0) for served in self.list_models()]
         return max(bounds, default=self.limits.max_body)
 
     def list_statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:

@@ -284,22 +284,20 @@ class ServedModel:
             raise self._count_refusal(error, began) from None
         return await asyncio.to_thread(declared.read)
 
-    def bound_body(self, json_bytes: int | None = 0) -> int:
-        """Return how many bytes a request may have, whatever it says of itself.
+    def bound_json(self) -> int:
+        """Return how many bytes a request may have that is JSON alone."""
+        most, numbers = self._context.limits.max_body, self._most_numbers
+        return most if numbers is None else min(most, SMALL_BYTES + _NUMBER_CHARS * numbers)
 
-        Args:
-            json_bytes: Those of its JSON, before tensors in binary; None where it is all JSON.
+    def bound_body(self, json_bytes: int) -> int:
+        """Return how many bytes a request may have with so many of JSON, and tensors in binary.
 
-        Raises:
-            RequestRefused: Its JSON is larger than that of any request that the model takes.
+        Raises RequestRefused: its JSON is larger than that of any request that the model takes.
         """
         limits, numbers = self._context.limits, self._most_numbers
         if numbers is None:
             return limits.max_body
-        most = SMALL_BYTES + _NUMBER_CHARS * numbers
-        if json_bytes is None:
-            return min(limits.max_body, most)
-        if json_bytes > most:
+        if json_bytes > (most := SMALL_BYTES + _NUMBER_CHARS * numbers):
             raise RequestRefused(
                 f"{json_bytes} bytes of JSON are more than any inputs of model '{self.name}' "
                 f"take: {most}",
