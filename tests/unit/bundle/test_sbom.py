@@ -17,8 +17,8 @@ from tests.unit.bundle import several
 from ortune.backends.bucketed import Bucketed
 from ortune.bundle.engine.archive import open_bundle
 from ortune.bundle.engine.manifest import SBOM, Manifest
-from ortune.bundle.pack import pack
 from ortune.bundle.members import build_sbom
+from ortune.bundle.pack import pack
 from ortune.core.study import Study
 
 
