@@ -103,7 +103,15 @@ def read_bundle(path: str | Path) -> Bundle:
             *(name for plan in manifest.plans for name in (plan.settings, plan.recipe)),
         ]
         texts = {name: file.read(name) for name in names}
-    plans = tuple(_read_plan(plan, texts, path) for plan in manifest.plans)
+    plans = []
+    for packed in manifest.plans:
+        settings, recipe_name = packed.settings, packed.recipe
+        where = f"{path.name}: '{settings}'"
+        backend: Backend = consent.decode_member(Backend, texts[settings], where)
+        where = f"{path.name}: '{recipe_name}'"
+        recipe = consent.decode_member(Recipe, texts[recipe_name], where)
+        consent.require_listed(backend, packed.custom_ops)
+        plans.append(BundledPlan(packed, backend, recipe))
     evidence = consent.decode_member(BundleEvidence, texts[EVIDENCE], f"{path.name}: '{EVIDENCE}'")
     keys = {"", *(trial.key for trial in evidence.trials)}
     for plan in manifest.plans:
@@ -113,15 +121,4 @@ def read_bundle(path: str | Path) -> Bundle:
                 fix="pack the run again",
             )
     job = disable_imports(evidence.job, evidence.trials)
-    return Bundle(str(path), manifest, plans, replace(evidence, job=job))
-
-
-def _read_plan(packed: PackedPlan, texts: Mapping[str, bytes], path: Path) -> BundledPlan:
-    """Read one plan's settings and recipe."""
-    settings, recipe_name = packed.settings, packed.recipe
-    where, content = f"{path.name}: '{settings}'", texts[settings]
-    backend: Backend = consent.decode_member(Backend, content, where)
-    where, content = f"{path.name}: '{recipe_name}'", texts[recipe_name]
-    recipe = consent.decode_member(Recipe, content, where)
-    consent.require_listed(backend, packed.custom_ops)
-    return BundledPlan(packed, backend, recipe)
+    return Bundle(str(path), manifest, tuple(plans), replace(evidence, job=job))

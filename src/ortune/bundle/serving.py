@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import Serving
-from ortune.bundle.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
+from ortune.bundle.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING
 from ortune.bundle.members import extend_sbom, write_stream_member, write_text_member
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadModel
@@ -35,11 +35,17 @@ def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
     if not archive.is_bundle(bundle):
         raise BadModel(f"{bundle.name} is not a bundle", fix="give a file made by pack")
     with archive.open_bundle(bundle) as (source, manifest), zipfile.ZipFile(draft, "w") as target:
-        members = {
-            name: _copy_member(source, target, name, manifest)
-            for name in manifest.members
-            if name not in (SERVING, SBOM)
-        }
+        members = {}
+        for name in manifest.members:
+            if name in (SERVING, SBOM):
+                continue
+            archive.extract_member(source, manifest, name, None)  # is it what the manifest says?
+            entry = source.getinfo(name)
+            if entry.compress_type != zipfile.ZIP_STORED:
+                members[name] = write_text_member(target, name, source.read(name))
+                continue
+            with source.open(name) as stream:
+                members[name] = write_stream_member(target, name, stream, entry.file_size)
         fields = codec.encode(how)
         text = json.dumps(
             {name: fields[name] for name in stored.list_settable_rules(Serving)}, indent=1
@@ -59,15 +65,3 @@ def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
         write_text_member(target, MANIFEST, whole.write_json())
     with archive.open_bundle(draft):  # what a reader would refuse is not written
         pass
-
-
-def _copy_member(
-    source: zipfile.ZipFile, target: zipfile.ZipFile, name: str, manifest: Manifest
-) -> Member:
-    """Copy a member as it is packed, once it is known to be what the manifest says."""
-    archive.extract_member(source, manifest, name, None)
-    entry = source.getinfo(name)
-    if entry.compress_type != zipfile.ZIP_STORED:
-        return write_text_member(target, name, source.read(name))
-    with source.open(name) as stream:
-        return write_stream_member(target, name, stream, entry.file_size)

@@ -70,7 +70,7 @@ def print_rows(result: BenchResult, *, wide: bool) -> None:
         output.print_text(", ".join(same))
     columns = [*names, *_list_main_columns(rows)]
     kept = columns if wide else _fit_columns(columns, rows)
-    _print_table((*kept, ("", _format_error)), rows)
+    _print_table((*kept, ("", lambda row: row["error"] or "")), rows)
     if hidden := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
         output.print_text(f"left out, the terminal is narrow: {', '.join(hidden)} (-v)")
     if wide:
@@ -211,10 +211,6 @@ def _make_cache_median_cell(key: str, cache: str) -> Callable[[Row], str]:
         return format_ms(median(times) if times else None)
 
     return write
-
-
-def _format_error(row: Row) -> str:
-    return row["error"] or ""
 
 
 def _format_energy(row: Row) -> str:

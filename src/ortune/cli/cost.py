@@ -44,12 +44,8 @@ def command(options: _Options | TimelinePage) -> None:
     require_page(options)
     costs = run(options)
     save_result_page(options, costs)
-    print_result(_serialize_costs(costs), lambda: _print_costs(costs, bool(options.gpus)))
-
-
-def _serialize_costs(costs: Costs) -> Mapping[str, Any]:
     base = costs.rows[0].figures.fps_machine
-    return {
+    serialized = {
         "terms": {**vars(costs.terms), "month_hours": costs.terms.month_hours},
         "rows": [
             {
@@ -71,6 +67,7 @@ def _serialize_costs(costs: Costs) -> Mapping[str, Any]:
         "verdict": costs.verdict,
         "assumptions": costs.assumptions,
     }
+    print_result(serialized, lambda: _print_costs(costs, bool(options.gpus)))
 
 
 def _scale_to_devices(

@@ -124,7 +124,12 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         rows.append(("steps that may help", ", ".join(map(_describe_step, inspection.steps))))
     if facts.metadata:
         rows.append(("metadata", _format_metadata(facts.metadata, verbose)))
-    print_table(("", inspection.model.name), [*rows, *_make_saturation_rows(inspection)])
+    if inspection.saturable:
+        risky = sum(1 for layer in inspection.saturable if layer.risky)
+        layers = wording.format_count(len(inspection.saturable), "integer layer")
+        advice = "; see `ortune verify --simulate avx2`" if risky else ""
+        rows.append(("can saturate without VNNI", f"{risky} of {layers}{advice}"))
+    print_table(("", inspection.model.name), rows)
     _print_specs("input", inspection.facts.inputs, verbose)
     _print_specs("output", inspection.facts.outputs, verbose)
     _print_findings(inspection, verbose)
@@ -132,21 +137,7 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
     if "regions" in tables or verbose:
         _print_regions(inspection)
     if "tensors" in tables or verbose:
-        for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
-            biggest = [
-                (
-                    tensor.name,
-                    tensor.dtype,
-                    format_sides(tensor.shape),
-                    format_size(tensor.size),
-                    tensor.readers,
-                    ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
-                )
-                for tensor in inspection.tensors
-                if tensor.kind == kind
-            ]
-            if biggest:
-                print_table((title, "dtype", "shape", "size>", "readers>", "read by"), biggest)
+        _print_tensors(inspection)
     if verbose:
         if inspection.bodies:
             bodies = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in inspection.bodies]
@@ -207,18 +198,6 @@ def _describe_arithmetic(inspection: Inspection) -> str:
     return text + (
         "; dynamic dimensions as 1, see --shape" if _list_dynamic_dims(facts) != _FIXED else ""
     )
-
-
-def _make_saturation_rows(inspection: Inspection) -> list[tuple[str, str]]:
-    if not inspection.saturable:
-        return []
-    risky = [layer for layer in inspection.saturable if layer.risky]
-    advice = "; see `ortune verify --simulate avx2`" if risky else ""
-    summary = (
-        f"{len(risky)} of "
-        f"{wording.format_count(len(inspection.saturable), 'integer layer')}{advice}"
-    )
-    return [("can saturate without VNNI", summary)]
 
 
 def _print_specs(kind: str, tensors: Sequence[TensorSpec], verbose: bool) -> None:
@@ -317,6 +296,24 @@ def _print_nodes(inspection: Inspection) -> None:
     ]
     columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
     print_table(columns, rows)
+
+
+def _print_tensors(inspection: Inspection) -> None:
+    for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
+        rows = [
+            (
+                tensor.name,
+                tensor.dtype,
+                format_sides(tensor.shape),
+                format_size(tensor.size),
+                tensor.readers,
+                ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
+            )
+            for tensor in inspection.tensors
+            if tensor.kind == kind
+        ]
+        if rows:
+            print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
 
 
 def _count_unknown(count: int) -> str:

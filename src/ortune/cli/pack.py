@@ -181,7 +181,9 @@ def _write_package(options: _Options, target: str) -> int:
     lines = [f"package: {written.path} ({size}) for {written.target}, {written.plan.plan}"]
     lines += [f"skipped: {entry.plan}: {entry.why}" for entry in written.passed_over]
     if (replay := written.replay) is not None:
-        lines.append(f"checked by {replay.by}: {_format_agreement(replay.difference_db)}")
+        agreement = f"outputs agree to {replay.difference_db:.0f} dB"
+        equal = replay.difference_db == float("inf")
+        lines.append(f"checked by {replay.by}: {'equal answers' if equal else agreement}")
         if replay.overhead is not None:
             value, low, high = replay.overhead
             lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
@@ -193,7 +195,3 @@ def _write_package(options: _Options, target: str) -> int:
         lambda: print_text("\n".join(lines)),
     )
     return DONE
-
-
-def _format_agreement(decibels: float) -> str:
-    return "equal answers" if decibels == float("inf") else f"outputs agree to {decibels:.0f} dB"

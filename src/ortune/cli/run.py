@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
     from ortune.bundle.batch import BatchResult
     from ortune.bundle.engine.engine import Engine
-    from ortune.bundle.engine.manifest import Signature
     from ortune.core.backend import Backend
     from ortune.core.hub import HubFolder
     from ortune.data.sources import Source
-    from ortune.data.stream import Stream
 
 _SHOWN = 6
 _FOR_P90 = 20
@@ -117,7 +115,9 @@ def _run_inputs(options: _Options) -> None:
     import numpy as np
 
     from ortune.bundle.answers import find_main, find_settings
+    from ortune.bundle.batch import join_outputs
     from ortune.bundle.engine.load import load_engine
+    from ortune.data.arrays import write_npz
     from ortune.data.stream import Stream
 
     path, out = Path(options.path), None if options.out is None else Path(options.out)
@@ -143,9 +143,8 @@ def _run_inputs(options: _Options) -> None:
     with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
         results = Stream(outcome.outputs)
-        written = (
-            None if out is None else _write_outputs(out, results, find_main(engine).signature)
-        )
+        if out is not None:
+            write_npz(out, join_outputs(results, find_main(engine).signature))
         latencies_ns = outcome.latencies_ns
         result = {
             "path": path,
@@ -163,7 +162,7 @@ def _run_inputs(options: _Options) -> None:
             if len(latencies_ns) >= _FOR_P90
             else None,
             "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
-            "written": written,
+            "written": out,
             "answers": outcome.answers,
         }
     print_result(result, lambda: _print_run(result, outcome.first))
@@ -341,14 +340,6 @@ def _make_source(text: str, task: str | None, pair: str | None) -> Source:
         yield row
 
     return yield_text
-
-
-def _write_outputs(out: Path, results: Stream, signature: Signature) -> Path:
-    from ortune.bundle.batch import join_outputs
-    from ortune.data.arrays import write_npz
-
-    write_npz(out, join_outputs(results, signature))
-    return out
 
 
 def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:

@@ -165,9 +165,24 @@ class TensorrtPackage(Target):
     def _make_backend(
         self, source: Source, name: str, libraries: Sequence[Path]
     ) -> TensorrtEngine:
+        inputs = source.manifest.signatures[name].inputs
+        names = {spec.name for spec in inputs}
+        inputs_by_text = {
+            text: next(iter(profiles.parse_profiles((text,))[0])) for text in self.profiles
+        }
+        inputs_by_text = {text: name for text, name in inputs_by_text.items() if name in names}
+        declared = {
+            spec.name: spec.shape or ()
+            for spec in inputs
+            if spec.name not in inputs_by_text.values()
+        }
+        seen = [
+            {key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)
+        ]
+        ranges = (*inputs_by_text, *map(str, profiles.derive_ranges(seen, declared)))
         return TensorrtEngine(
             device=self.device,
-            profiles=_list_ranges(source, name, self.profiles),
+            profiles=ranges,  # those spelled, else of the golden samples
             workspace=self.workspace,
             builder_level=self.builder_level,
             tf32=self.tf32,
@@ -200,16 +215,3 @@ def _explain_refusal(node: ir.Node, plugged: bool) -> str:
     if zero.dtype == np.uint8 or np.any(zero.astype(np.float32)):
         return "TensorRT takes int8 with zero point 0; quantize with int8-static(target=tensorrt)"
     return ""
-
-
-def _list_ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...]:
-    """Return the spelled ranges of a model's inputs, or those of its golden samples."""
-    inputs = source.manifest.signatures[name].inputs
-    names = {spec.name for spec in inputs}
-    inputs_by_text = {text: next(iter(profiles.parse_profiles((text,))[0])) for text in spelled}
-    inputs_by_text = {text: name for text, name in inputs_by_text.items() if name in names}
-    declared = {
-        spec.name: spec.shape or () for spec in inputs if spec.name not in inputs_by_text.values()
-    }
-    seen = [{key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)]
-    return (*inputs_by_text, *map(str, profiles.derive_ranges(seen, declared)))

@@ -112,7 +112,18 @@ def make_command(
         return Verb(
             name=module.rpartition(".")[2].replace("_", "-"),
             callback=callback,
-            params=[*_make_common_options(), *_make_parameters(kind, other_forms)],
+            params=[
+                click.Option(
+                    ["-v", "--verbose", "more"], is_flag=True, help="Log more to stderr."
+                ),
+                click.Option(
+                    ["--json", "json_to"],
+                    metavar="[FILE.json]",
+                    callback=_check_writable,
+                    help="Print one JSON object and nothing else, or write it to FILE.json.",
+                ),
+                *_make_parameters(kind, other_forms),
+            ],
             request=kind,
             forms=other_forms,
             help=_join_help(kind, other_forms),
@@ -384,18 +395,6 @@ def format_command_line() -> str:
 
 def _spell_words(value: Any) -> Iterable[str]:
     return map(str, value if isinstance(value, (list, tuple)) else [value])
-
-
-def _make_common_options() -> list[click.Parameter]:
-    return [
-        click.Option(["-v", "--verbose", "more"], is_flag=True, help="Log more to stderr."),
-        click.Option(
-            ["--json", "json_to"],
-            metavar="[FILE.json]",
-            callback=_check_writable,
-            help="Print one JSON object and nothing else, or write it to FILE.json.",
-        ),
-    ]
 
 
 def _check_writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:

@@ -155,8 +155,28 @@ class Clients:
         if before is not None and after is not None:
             growth = Counter(after)
             growth.subtract(before)
-        run = replace(
-            join_reports(load, reports),
+        errors: Counter[str] = Counter()
+        logs, right = [], []
+        for report in reports:
+            log = np.frombuffer(report.entries, np.int64).reshape(-1, 4)
+            logs.append(log)
+            right.append(log[log[:, 3] == 0])
+            for place, error in enumerate(report.errors[1:], 1):
+                errors[error] += int((log[:, 3] == place).sum())
+        entries, answered = np.concatenate(logs), np.concatenate(right)
+        answered = answered[np.argsort(answered[:, 0], kind="stable")]
+        first = entries[:, 2 if load.is_open else 0].min(initial=np.iinfo(np.int64).max)
+        elapsed_ns = max(0, int(entries[:, 2].max(initial=first) - first))
+        late = entries[:, 1] - entries[:, 0] if load.is_open else entries[:0, 0]
+        run = Run(
+            load=load,
+            latency_ns=tuple(np.maximum(0, answered[:, 2] - answered[:, 0]).tolist()),
+            late_ns=tuple(np.maximum(0, late).tolist()),
+            errors=dict(errors),
+            examples={name: text for report in reports for name, text in report.examples.items()},
+            elapsed_s=elapsed_ns / 1e9,
+            client_cpu_s=sum(report.cpu_s for report in reports),
+            client_busy=max(report.cpu_s / max(report.wall_s, 1e-9) for report in reports),
             server=growth,
             server_cpu_s=usage[0] - used[0] if usage and used else None,
             server_rss=usage[1] if usage else None,
@@ -264,33 +284,6 @@ class _Process:
         self._stdout.close()
         with suppress(BrokenPipeError):
             self._stdin.close()
-
-
-def join_reports(load: Load, reports: Sequence[Report]) -> Run:
-    """Join what the processes logged of a load."""
-    errors: Counter[str] = Counter()
-    logs, right = [], []
-    for report in reports:
-        log = np.frombuffer(report.entries, np.int64).reshape(-1, 4)
-        logs.append(log)
-        right.append(log[log[:, 3] == 0])
-        for place, error in enumerate(report.errors[1:], 1):
-            errors[error] += int((log[:, 3] == place).sum())
-    entries, answered = np.concatenate(logs), np.concatenate(right)
-    answered = answered[np.argsort(answered[:, 0], kind="stable")]
-    first = entries[:, 2 if load.is_open else 0].min(initial=np.iinfo(np.int64).max)
-    elapsed_ns = max(0, int(entries[:, 2].max(initial=first) - first))
-    late = entries[:, 1] - entries[:, 0] if load.is_open else entries[:0, 0]
-    return Run(
-        load=load,
-        latency_ns=tuple(np.maximum(0, answered[:, 2] - answered[:, 0]).tolist()),
-        late_ns=tuple(np.maximum(0, late).tolist()),
-        errors=dict(errors),
-        examples={name: text for report in reports for name, text in report.examples.items()},
-        elapsed_s=elapsed_ns / 1e9,
-        client_cpu_s=sum(report.cpu_s for report in reports),
-        client_busy=max(report.cpu_s / max(report.wall_s, 1e-9) for report in reports),
-    )
 
 
 PERF_ANALYZER_CLOCK = (

@@ -15,12 +15,8 @@ from ortune.serving.protocol.messages import find_message_class
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 EXTENSIONS = (
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "parameters",
-    "statistics",
+    *("binary_tensor_data", "classification", "model_configuration", "model_repository"),
+    *("parameters", "statistics"),
 )
 TRACE_SETTINGS: Mapping[str, Any] = {
     "trace_file": "",

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from queue import Full, Queue
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ortune.core.errors import BadSettings, OrtuneError, escape_control_chars, shorten_text
 from ortune.serving.server.settings import Serve
@@ -64,16 +64,6 @@ class LoggedRequest:
     trace: str = ""
 
 
-class RequestObserver(Protocol):
-    """Sees every request."""
-
-    def observe(self, answered: LoggedRequest) -> None:
-        """Take note of it."""
-
-    def close(self) -> None:
-        """Send what is left."""
-
-
 class Journal:
     """Lines for a log, of JSON if told; bodies, headers and tokens never get into one.
 
@@ -88,7 +78,7 @@ class Journal:
         *,
         as_json: bool = False,
         log_successes: bool = False,
-        observer: RequestObserver | None = None,
+        observer: Spans | None = None,
     ) -> None:
         self._log_successes, self._observer = log_successes, observer
         self._most = _ALL_PER_SECOND if log_successes else _FAILED_PER_SECOND
@@ -248,7 +238,7 @@ def _format_time(record: logging.LogRecord) -> str:
 
 
 @contextmanager
-def open_journal(request: Serve, observer: RequestObserver | None = None) -> Iterator[Journal]:
+def open_journal(request: Serve, observer: Spans | None = None) -> Iterator[Journal]:
     """Open the log, into which libraries and warnings go too, and close it with its observer."""
     journal = Journal(
         as_json=request.log_json, log_successes=request.log_requests, observer=observer

@@ -63,21 +63,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "echo",
-        "gone",
-        "headers",
-        "id",
-        "late",
-        "logs_success",
-        "method",
-        "model",
-        "path",
-        "pending",
-        "queue_ms",
-        "receive",
-        "received",
-        "rows",
-        "version",
+        *("echo", "gone", "headers", "id", "late", "logs_success", "method", "model", "path"),
+        *("pending", "queue_ms", "receive", "received", "rows", "version"),
     )
 
     def __init__(self, scope: Message, receive: Receive) -> None:

@@ -337,7 +337,11 @@ class ServedModel:
                 arrived := sum(map(count_held_bytes, request.inputs.values()))
             )
             size = arrived
-            feeds = self._decode_texts(request.inputs)
+            feeds = dict(request.inputs)
+            for name in filter(feeds.__contains__, self._texts):  # runtimes take texts, not bytes
+                array = np.empty(feeds[name].shape, object)
+                array.ravel()[:] = decode_texts(feeds[name], f"input '{name}'", "send texts alone")
+                feeds[name] = array
             computing = True
             answer = await self._compute_answer(feeds, request.timeout_us / 1e6)
             chosen = request.outputs or self._all
@@ -432,17 +436,6 @@ class ServedModel:
             return None
         successor = self._context.current(self.name, self.version)
         return None if successor is self else successor
-
-    def _decode_texts(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Return the inputs with texts in the place of bytes, which the runtimes take."""
-        if not self._texts:
-            return inputs
-        texts = dict[str, NDArray[Any]]()
-        for name in filter(inputs.__contains__, self._texts):
-            array = np.empty(inputs[name].shape, object)
-            array.ravel()[:] = decode_texts(inputs[name], f"input '{name}'", "send texts alone")
-            texts[name] = array
-        return {**inputs, **texts}
 
     async def _compute_answer(
         self, feeds: Mapping[str, NDArray[Any]], seconds: float
