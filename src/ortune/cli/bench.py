@@ -12,13 +12,6 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import is_verbose, make_command
-from ortune.cli.terminal.output import (
-    format_figure,
-    format_interval,
-    format_mb,
-    format_ms,
-    format_size,
-)
 from ortune.core.capabilities import HERE, describe_placement
 from ortune.core.fields import Option
 from ortune.core.request import request
@@ -177,16 +170,16 @@ def _list_main_columns(rows: Sequence[Row]) -> list[Column]:
     columns: list[Column] = [
         ("ms>", _make_milliseconds_cell("typical_ns")),
         ("p90 ms>", _make_milliseconds_cell("p90_ns")),
-        (rate, lambda row: format_figure(row.get("per_second"))),
+        (rate, lambda row: output.format_figure(row.get("per_second"))),
         ("CPU ms>", _make_milliseconds_cell("cpu_ns")),
-        ("peak MB>", lambda row: format_mb(row.get("peak_rss"))),
+        ("peak MB>", lambda row: output.format_mb(row.get("peak_rss"))),
     ]
     if any(row.get("device_ns") for row in rows):
         columns.insert(1, ("on the device ms>", _make_milliseconds_cell("device_ns")))
     if len({row["size"] for row in rows}) > 1:
-        columns.append(("size>", lambda row: format_size(row["size"])))
+        columns.append(("size>", lambda row: output.format_size(row["size"])))
     if len(rows) > 1:
-        columns.append(("ratio [99 %]>", lambda row: format_interval(row["ratio"])))
+        columns.append(("ratio [99 %]>", lambda row: output.format_interval(row["ratio"])))
     return columns
 
 
@@ -196,19 +189,21 @@ def _format_backend(row: Row) -> str:
 
 
 def _make_milliseconds_cell(key: str) -> Callable[[Row], str]:
-    return lambda row: format_ms(row.get(key))
+    return lambda row: output.format_ms(row.get(key))
 
 
 def _make_median_cell(key: str) -> Callable[[Row], str]:
     """Return what writes a median; none of a provider that builds engines, which has two."""
-    return lambda row: format_ms(median(row[key]) if row[key] and not row.get("caches") else None)
+    return lambda row: output.format_ms(
+        median(row[key]) if row[key] and not row.get("caches") else None
+    )
 
 
 def _make_cache_median_cell(key: str, cache: str) -> Callable[[Row], str]:
     def write(row: Row) -> str:
         pairs = zip(row[key], row.get("caches", ()), strict=False)
         times = [ns for ns, state in pairs if state == cache]
-        return format_ms(median(times) if times else None)
+        return output.format_ms(median(times) if times else None)
 
     return write
 
@@ -250,20 +245,20 @@ def _list_startup_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 _MEMORY: tuple[Column, ...] = (
-    ("peak RSS MB>", lambda row: format_mb(row["peak_rss"])),
-    ("RSS MB>", lambda row: format_mb(row["rss"])),
-    ("samples>", lambda row: format_mb(row["samples_bytes"])),
-    ("USS MB>", lambda row: format_mb(row["uss"])),
-    ("file>", lambda row: format_size(row["size"])),
+    ("peak RSS MB>", lambda row: output.format_mb(row["peak_rss"])),
+    ("RSS MB>", lambda row: output.format_mb(row["rss"])),
+    ("samples>", lambda row: output.format_mb(row["samples_bytes"])),
+    ("USS MB>", lambda row: output.format_mb(row["uss"])),
+    ("file>", lambda row: output.format_size(row["size"])),
 )
 _GPU: tuple[Column, ...] = (
     ("GPU", lambda row: row["name"]),
-    ("memory used MB>", lambda row: format_mb(row["memory_used"])),
-    ("SM clock MHz>", lambda row: format_figure(row["sm_mhz"])),
-    ("of MHz>", lambda row: format_figure(row["sm_mhz_max"])),
-    ("power W>", lambda row: format_figure(row["watts"])),
-    ("of W>", lambda row: format_figure(row["watts_limit"])),
-    ("degrees C>", lambda row: format_figure(row["celsius"])),
+    ("memory used MB>", lambda row: output.format_mb(row["memory_used"])),
+    ("SM clock MHz>", lambda row: output.format_figure(row["sm_mhz"])),
+    ("of MHz>", lambda row: output.format_figure(row["sm_mhz_max"])),
+    ("power W>", lambda row: output.format_figure(row["watts"])),
+    ("of W>", lambda row: output.format_figure(row["watts_limit"])),
+    ("degrees C>", lambda row: output.format_figure(row["celsius"])),
 )
 _COST: tuple[Column, ...] = (
     ("CPU ms>", _make_milliseconds_cell("cpu_ns")),
@@ -311,14 +306,14 @@ def _make_counter_cell(key: str) -> Callable[[Row], str]:
 
 def _format_counter(key: str, value: float | bool | None) -> str:
     if key.endswith("_ns"):
-        return format_ms(value)
-    return ("yes" if value else "no") if isinstance(value, bool) else format_figure(value)
+        return output.format_ms(value)
+    return ("yes" if value else "no") if isinstance(value, bool) else output.format_figure(value)
 
 
 def _describe_self_check(check: SelfCheck | None) -> list[str]:
     if check is None:
         return []
-    text = format_interval(check.ratio)
+    text = output.format_interval(check.ratio)
     if check.equal:
         apart = 100 * (check.ratio.high / check.ratio.value - 1)
         verdict = f"self-check passed: the first row is {text} of itself"
@@ -356,12 +351,12 @@ def _print_frames(result: BenchResult) -> None:
             (
                 Path(result.rows[frame.row]["model"]).name,
                 describe_placement(result.rows[frame.row]),
-                format_ms(_compute_item_ns(frame.model_per_s)),
-                format_figure(frame.model_per_s),
-                format_interval(frame.model_ratio),
-                format_ms(_compute_item_ns(frame.frames_per_s)),
-                format_figure(frame.frames_per_s),
-                format_interval(frame.ratio),
+                output.format_ms(_compute_item_ns(frame.model_per_s)),
+                output.format_figure(frame.model_per_s),
+                output.format_interval(frame.model_ratio),
+                output.format_ms(_compute_item_ns(frame.frames_per_s)),
+                output.format_figure(frame.frames_per_s),
+                output.format_interval(frame.ratio),
                 _format_percent(frame.share),
                 result.rows[frame.row]["error"] or result.rows[frame.model_row]["error"] or "",
             )

@@ -7,16 +7,8 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.analysis.inspection.requests import Inspect
+from ortune.cli.terminal import output
 from ortune.cli.terminal.command import is_verbose, make_command
-from ortune.cli.terminal.output import (
-    format_amount,
-    format_sides,
-    format_size,
-    print_result,
-    print_specs,
-    print_table,
-    print_text,
-)
 from ortune.core import wording
 from ortune.core.errors import BadSettings, shorten_text, suggest_names
 from ortune.core.fields import Option, Words
@@ -84,14 +76,14 @@ def command(options: _Options) -> None:
         json_result[name] = [
             {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
         ]
-    print_result(json_result, lambda: _print_inspection(inspection, tables, is_verbose()))
+    output.print_result(json_result, lambda: _print_inspection(inspection, tables, is_verbose()))
 
 
 def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: bool) -> None:
     """Print the summary, inputs and outputs, and findings; then the tables asked for."""
     facts = inspection.facts
     opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(inspection.opsets.items()))
-    precisions = ", ".join(f"{n} {format_size(b)}" for n, b in facts.precisions.items())
+    precisions = ", ".join(f"{n} {output.format_size(b)}" for n, b in facts.precisions.items())
     producer = f", {inspection.producer}" if inspection.producer else ""
     digest = f", sha256 {inspection.digest}" if inspection.digest else ""
     more = [
@@ -108,7 +100,7 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         else ""
     )
     rows = [
-        ("file", f"{format_size(inspection.file_bytes)}{digest}"),
+        ("file", f"{output.format_size(inspection.file_bytes)}{digest}"),
         ("made with", f"opset {opsets}; IR {facts.ir_version}{producer}"),
         ("nodes", (f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else ""))),
         ("operators", operators),
@@ -129,7 +121,7 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         layers = wording.format_count(len(inspection.saturable), "integer layer")
         advice = "; see `ortune verify --simulate avx2`" if risky else ""
         rows.append(("can saturate without VNNI", f"{risky} of {layers}{advice}"))
-    print_table(("", inspection.model.name), rows)
+    output.print_table(("", inspection.model.name), rows)
     _print_specs("input", inspection.facts.inputs, verbose)
     _print_specs("output", inspection.facts.outputs, verbose)
     _print_findings(inspection, verbose)
@@ -141,17 +133,17 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
     if verbose:
         if inspection.bodies:
             bodies = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in inspection.bodies]
-            print_table(("body of", "operator", "as", "nodes>", "values captured>"), bodies)
+            output.print_table(("body of", "operator", "as", "nodes>", "values captured>"), bodies)
         if inspection.functions:
             called = [
                 (function.name, function.nodes, function.calls)
                 for function in inspection.functions
             ]
-            print_table(("function", "nodes>", "calls>"), called)
+            output.print_table(("function", "nodes>", "calls>"), called)
     if "nodes" in tables or verbose:
         _print_nodes(inspection)
     if not (verbose or inspection.placement or tables):
-        print_text(
+        output.print_text(
             "more: --list nodes,regions,tensors; --on cpu,openvino says which nodes they take"
         )
 
@@ -177,7 +169,7 @@ def _list_dynamic_dims(facts: Facts) -> str:
 
 
 def _format_flop(count: float) -> str:
-    text = format_amount(count)
+    text = output.format_amount(count)
     return f"{text}FLOP" if " " in text else f"{text} FLOP"
 
 
@@ -187,7 +179,7 @@ def _describe_arithmetic(inspection: Inspection) -> str:
         lower_bound = sum(node.flops or 0 for node in inspection.nodes)
         text = f"{_format_flop(lower_bound)} a run at least: {_count_unknown(inspection.unknown)}"
     else:
-        text = f"{_format_flop(facts.flops)} a run, {format_size(inspection.moved)} moved"
+        text = f"{_format_flop(facts.flops)} a run, {output.format_size(inspection.moved)} moved"
         if inspection.intensity is not None:
             text += f": {inspection.intensity:.3g} FLOP a byte"
         if inspection.unknown:
@@ -202,9 +194,9 @@ def _describe_arithmetic(inspection: Inspection) -> str:
 
 def _print_specs(kind: str, tensors: Sequence[TensorSpec], verbose: bool) -> None:
     shown = tensors if verbose else tensors[:_IO]
-    print_specs(kind, shown)
+    output.print_specs(kind, shown)
     if len(shown) < len(tensors):
-        print_text(f"and {len(tensors) - len(shown)} more {kind}s; -v lists them all")
+        output.print_text(f"and {len(tensors) - len(shown)} more {kind}s; -v lists them all")
 
 
 def _print_findings(inspection: Inspection, verbose: bool) -> None:
@@ -214,15 +206,15 @@ def _print_findings(inspection: Inspection, verbose: bool) -> None:
             (finding.severity, _describe_finding(finding, verbose), finding.action)
             for finding in shown
         ]
-        print_table(("", "finding", "fix"), rows)
+        output.print_table(("", "finding", "fix"), rows)
     elif not inspection.skipped:
-        print_text("no findings")
+        output.print_text("no findings")
     if len(shown) < len(inspection.lint):
-        print_text(
+        output.print_text(
             f"and {len(inspection.lint) - len(shown)} more; -v lists them all, with their cost"
         )
     if inspection.skipped:
-        print_text(inspection.skipped)
+        output.print_text(inspection.skipped)
 
 
 def _describe_finding(finding: Finding, verbose: bool) -> str:
@@ -256,11 +248,11 @@ def _print_placement(placements: Sequence[NodePlacement], verbose: bool) -> None
                 more = "" if verbose or len(affected) <= _LEFT else ", ..."
                 rows.append((placement.backend, label, len(affected), f"{named}{more}"))
     if rows:
-        print_table(("asked", "provider", "nodes>", ""), rows)
+        output.print_table(("asked", "provider", "nodes>", ""), rows)
     for placement in placements:
         if placement.integers is not None:
             use = wording.format_integer_use(placement.integers)
-            print_text(f"{placement.backend}: {use}")
+            output.print_text(f"{placement.backend}: {use}")
 
 
 def _print_regions(inspection: Inspection) -> None:
@@ -268,16 +260,16 @@ def _print_regions(inspection: Inspection) -> None:
         (
             region.name,
             region.nodes,
-            format_size(region.weights),
+            output.format_size(region.weights),
             _format_flops(region.flops),
-            format_size(region.moved),
+            output.format_size(region.moved),
             _format_ratio(region.intensity),
             f"{region.unknown} unknown" if region.unknown else "",
         )
         for region in inspection.regions
     ]
     columns = ("region", "nodes>", "weights>", "FLOP>", "moved>", "FLOP/B>", "")
-    print_table(columns, rows)
+    output.print_table(columns, rows)
 
 
 def _print_nodes(inspection: Inspection) -> None:
@@ -286,16 +278,16 @@ def _print_nodes(inspection: Inspection) -> None:
             node.name,
             node.op,
             node.dtype,
-            format_sides(node.shape),
-            format_size(node.weights) if node.weights else "",
+            output.format_sides(node.shape),
+            output.format_size(node.weights) if node.weights else "",
             "?" if node.flops is None else _format_flops(node.flops),
-            "?" if node.moved is None else format_size(node.moved),
+            "?" if node.moved is None else output.format_size(node.moved),
             _format_ratio(node.intensity),
         )
         for node in inspection.nodes
     ]
     columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
-    print_table(columns, rows)
+    output.print_table(columns, rows)
 
 
 def _print_tensors(inspection: Inspection) -> None:
@@ -304,8 +296,8 @@ def _print_tensors(inspection: Inspection) -> None:
             (
                 tensor.name,
                 tensor.dtype,
-                format_sides(tensor.shape),
-                format_size(tensor.size),
+                output.format_sides(tensor.shape),
+                output.format_size(tensor.size),
                 tensor.readers,
                 ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
             )
@@ -313,7 +305,7 @@ def _print_tensors(inspection: Inspection) -> None:
             if tensor.kind == kind
         ]
         if rows:
-            print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
+            output.print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
 
 
 def _count_unknown(count: int) -> str:
@@ -321,7 +313,7 @@ def _count_unknown(count: int) -> str:
 
 
 def _format_flops(count: int) -> str:
-    return format_amount(count) if count else "-"
+    return output.format_amount(count) if count else "-"
 
 
 def _format_ratio(value: float | None) -> str:

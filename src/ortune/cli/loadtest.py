@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.main import DONE, NO
+from ortune.cli.terminal import output
 from ortune.cli.terminal.command import make_command
-from ortune.cli.terminal.output import (
-    format_figure,
-    format_mb,
-    format_ms,
-    print_items,
-    print_result,
-    print_table,
-    print_text,
-)
 from ortune.cli.terminal.page import PageOptions, require_page, save_page
 from ortune.core.request import request
 from ortune.serving.load_testing.requests import LoadTest
@@ -27,17 +19,17 @@ if TYPE_CHECKING:
 Row: TypeAlias = Mapping[str, Any]
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row["workload"]),
-    ("requests/s>", lambda row: format_figure(row["requests_per_s"])),
-    ("p50 ms>", lambda row: format_ms(row.get("p50_ns"))),
-    ("p90 ms>", lambda row: format_ms(row.get("p90_ns"))),
-    ("p95 ms>", lambda row: format_ms(row["p95_ns"])),
-    ("p99 ms>", lambda row: format_ms(row.get("p99_ns"))),
+    ("requests/s>", lambda row: output.format_figure(row["requests_per_s"])),
+    ("p50 ms>", lambda row: output.format_ms(row.get("p50_ns"))),
+    ("p90 ms>", lambda row: output.format_ms(row.get("p90_ns"))),
+    ("p95 ms>", lambda row: output.format_ms(row["p95_ns"])),
+    ("p99 ms>", lambda row: output.format_ms(row.get("p99_ns"))),
     ("errors>", lambda row: str(row["failed"])),
-    ("server queue ms>", lambda row: format_ms(row["server"]["queue_ns"])),
-    ("compute ms>", lambda row: format_ms(row["server"]["compute_ns"])),
-    ("rows a run>", lambda row: format_figure(row["server"]["batch"])),
-    ("server CPU ms>", lambda row: format_ms(row["server"]["cpu_ns"])),
-    ("server MB>", lambda row: format_mb(row["peak_rss"])),
+    ("server queue ms>", lambda row: output.format_ms(row["server"]["queue_ns"])),
+    ("compute ms>", lambda row: output.format_ms(row["server"]["compute_ns"])),
+    ("rows a run>", lambda row: output.format_figure(row["server"]["batch"])),
+    ("server CPU ms>", lambda row: output.format_ms(row["server"]["cpu_ns"])),
+    ("server MB>", lambda row: output.format_mb(row["peak_rss"])),
     ("client CPU>", lambda row: f"{100 * row['client']['busy']:.0f} %"),
 )
 
@@ -63,9 +55,9 @@ def command(options: _Options) -> int:
         else:
             save_page(options, build_load_page(result))
     if isinstance(result, GoalResult):
-        print_result(result, lambda: _print_goal(result))
+        output.print_result(result, lambda: _print_goal(result))
         return DONE
-    print_result(result, lambda: _print_levels(result))
+    output.print_result(result, lambda: _print_levels(result))
     broken = result.checked is not None and result.checked.wrong
     return NO if broken or result.most is None or (result.slo and result.kept is None) else DONE
 
@@ -76,64 +68,65 @@ def _print_levels(result: LoadTestResult) -> None:
 
     cells = [[write(row) for _, write in _COLUMNS] for row in result.rows]
     kept = [k for k in range(len(_COLUMNS)) if any(line[k] != "-" for line in cells)]
-    print_table([_COLUMNS[k][0] for k in kept], [[line[k] for k in kept] for line in cells])
+    output.print_table([_COLUMNS[k][0] for k in kept], [[line[k] for k in kept] for line in cells])
     if len(result.rows) > 1:
         bars = tuple(
             Bar(
                 row["workload"].partition(", ")[2],
                 (row["requests_per_s"],),
-                f"p50 {format_ms(row.get('p50_ns'))} ms, p99 {format_ms(row.get('p99_ns'))} ms",
+                f"p50 {output.format_ms(row.get('p50_ns'))} ms, "
+                f"p99 {output.format_ms(row.get('p99_ns'))} ms",
             )
             for row in result.rows
         )
-        print_text("")
-        print_items(BarRows(Bars("right answers a second", bars)))
-        print_text("")
+        output.print_text("")
+        output.print_items(BarRows(Bars("right answers a second", bars)))
+        output.print_text("")
     for row in result.rows:
         for word, number in row["errors"].items():
             example = row["examples"].get(word, "")
-            print_text(
+            output.print_text(
                 f"{row['workload']}: {number:,} x {word}{f': {example}' if example else ''}"
             )
     for text in result.notes:
-        print_text(f"note: {text}")
+        output.print_text(f"note: {text}")
     for advice in result.judgement.advice:
-        print_text(f"note: {advice.what}; to change that: {advice.change}")
+        output.print_text(f"note: {advice.what}; to change that: {advice.change}")
     if missing := [row for row in result.rows if row["answered"] and row.get("p99_ns") is None]:
         least = min(row["answered"] for row in missing)
-        print_text(
+        output.print_text(
             f"a percentile needs 10 answers beyond it, so p99 needs 1,000; a level here has only "
             f"{least:,}"
         )
-    print_text(f"latency: {result.clock}")
+    output.print_text(f"latency: {result.clock}")
     if result.checked is not None:
-        print_text(str(result.checked))
+        output.print_text(str(result.checked))
     if result.judgement.too_noisy:
-        print_text("this machine is too noisy for a verdict on these times")
+        output.print_text("this machine is too noisy for a verdict on these times")
     if result.most is not None and len(result.rows) > 1:
-        print_text(f"most: {_describe_level(result, result.most)}")
+        output.print_text(f"most: {_describe_level(result, result.most)}")
     if result.knee is not None:
-        print_text(f"knee: {_describe_level(result, result.knee)}: {result.knee_rule}")
+        output.print_text(f"knee: {_describe_level(result, result.knee)}: {result.knee_rule}")
     if result.slo:
         kept_by = "no level" if result.kept is None else _describe_level(result, result.kept)
-        print_text(f"within {result.slo}: {kept_by}")
+        output.print_text(f"within {result.slo}: {kept_by}")
 
 
 def _print_goal(result: GoalResult) -> None:
     rows = [
-        [attempt.settings, format_figure(attempt.ratio), str(attempt.pairs)]
+        [attempt.settings, output.format_figure(attempt.ratio), str(attempt.pairs)]
         for attempt in result.tried
     ]
-    print_text(f"the defaults, {result.defaults}: {result.before}")
+    output.print_text(f"the defaults, {result.defaults}: {result.before}")
     if rows:
-        print_table(["settings", "over the defaults>", "pairs>"], rows)
+        output.print_table(["settings", "over the defaults>", "pairs>"], rows)
     for text in result.notes:
-        print_text(f"note: {text}")
-    print_text(result.verdict)
+        output.print_text(f"note: {text}")
+    output.print_text(result.verdict)
     if result.out:
-        print_text(f"wrote {result.out}: {result.choice}")
+        output.print_text(f"wrote {result.out}: {result.choice}")
 
 
 def _describe_level(result: LoadTestResult, index: int) -> str:
     row = result.rows[index]
-    return f"{row['workload']}, {format_figure(row['requests_per_s'])} requests/s"
+    return f"{row['workload']}, {output.format_figure(row['requests_per_s'])} requests/s"

@@ -11,14 +11,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ortune.cli.terminal import output
 from ortune.cli.terminal.command import make_command
-from ortune.cli.terminal.output import (
-    format_ms,
-    print_result,
-    print_table,
-    print_text,
-    write_remark,
-)
 from ortune.core import wording
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
@@ -165,7 +159,7 @@ def _run_inputs(options: _Options) -> None:
             "written": out,
             "answers": outcome.answers,
         }
-    print_result(result, lambda: _print_run(result, outcome.first))
+    output.print_result(result, lambda: _print_run(result, outcome.first))
 
 
 @contextmanager
@@ -177,7 +171,7 @@ def _report_warnings() -> Iterator[list[str]]:
         yield texts
     texts += dict.fromkeys(str(warning.message) for warning in caught)
     for text in texts:
-        write_remark(f"warning: {text}")
+        output.write_remark(f"warning: {text}")
 
 
 def _run_batch(options: _Options) -> None:
@@ -208,7 +202,7 @@ def _run_batch(options: _Options) -> None:
         "rows_per_s": rate,
         "written": batch.out,
     }
-    print_result(result, lambda: _print_batch(batch.out, outcome, rate))
+    output.print_result(result, lambda: _print_batch(batch.out, outcome, rate))
 
 
 def _print_batch(out: Path, outcome: BatchResult, rate: float | None) -> None:
@@ -221,7 +215,7 @@ def _print_batch(out: Path, outcome: BatchResult, rate: float | None) -> None:
     ]
     if rate is not None:
         rows.append(("rate", f"{rate:.1f} rows a second for {outcome.seconds:.1f} s"))
-    print_table(("", str(out)), rows)
+    output.print_table(("", str(out)), rows)
 
 
 def _parse_backend(on: str | None, level: str | None) -> Backend | None:
@@ -349,30 +343,30 @@ def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> Non
     rows = [
         *([("plan", result["plan"])] if result["plan"] else []),
         ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
-        ("load", f"{format_ms(result['load_ns'])} ms"),
+        ("load", f"{output.format_ms(result['load_ns'])} ms"),
         ("samples", str(result["samples"])),
-        ("mean", f"{format_ms(result['mean_ns'])} ms"),
-        ("p50", f"{format_ms(result['p50_ns'])} ms"),
+        ("mean", f"{output.format_ms(result['mean_ns'])} ms"),
+        ("p50", f"{output.format_ms(result['p50_ns'])} ms"),
     ]
     if result["p90_ns"] is not None:
-        rows.append(("p90", f"{format_ms(result['p90_ns'])} ms"))
-    print_table(("", str(result["path"])), rows)
-    print_table(
+        rows.append(("p90", f"{output.format_ms(result['p90_ns'])} ms"))
+    output.print_table(("", str(result["path"])), rows)
+    output.print_table(
         ("output", "dtype", "shape", "first sample"),
         [(name, a.dtype, list(a.shape), summarize_array(a)) for name, a in first.items()],
     )
     for answer in filter(None, result["answers"]):
         _print_answer(answer)
     if result["written"]:
-        print_text(f"outputs: {result['written']}")
+        output.print_text(f"outputs: {result['written']}")
 
 
 def _print_answer(answer: Mapping[str, Any]) -> None:
     if vector := answer.get("vector"):
         shown = ", ".join(f"{x:.4f}" for x in vector[:_SHOWN])
-        print_text(f"vector of {len(vector)}: {shown}, ...")
+        output.print_text(f"vector of {len(vector)}: {shown}, ...")
     elif "words" in answer:
-        print_table(
+        output.print_table(
             ("word", "label", "score", "characters"),
             [
                 (word["word"], word["label"], word["score"], f"{word['start']}:{word['end']}")
@@ -380,12 +374,12 @@ def _print_answer(answer: Mapping[str, Any]) -> None:
             ],
         )
     elif "text" in answer:
-        print_text(answer["text"])
+        output.print_text(answer["text"])
     elif "answer" in answer:
         place = f"characters {answer['start']}:{answer['end']}"
-        print_text(f"{answer['answer']} ({answer['score']}, {place})")
+        output.print_text(f"{answer['answer']} ({answer['score']}, {place})")
     elif "masks" in answer:
-        print_table(
+        output.print_table(
             ("characters", "word", "score"),
             [
                 (f"{mask['start']}:{mask['end']}", word["word"], word["score"])
@@ -394,10 +388,10 @@ def _print_answer(answer: Mapping[str, Any]) -> None:
             ],
         )
     elif "tokens" in answer:  # of a folder without a tokenizer
-        print_text(" ".join(map(str, answer["tokens"])))
+        output.print_text(" ".join(map(str, answer["tokens"])))
     else:
         best = [f"{entry['label']} {entry['score']}" for entry in answer["classes"][:_SHOWN]]
-        print_text(", ".join(best))
+        output.print_text(", ".join(best))
 
 
 def summarize_array(array: NDArray[Any]) -> str:

@@ -34,16 +34,8 @@ from ortune.core.result import TableResult
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.measurement.machine import noise
+from ortune.serving.load_testing import descent
 from ortune.serving.load_testing.clients import open_clients
-from ortune.serving.load_testing.descent import (
-    MARGIN,
-    ServingSpace,
-    TriedSettings,
-    descend_settings,
-    estimate_ratio,
-    find_sustained_rate,
-    requests_needed,
-)
 from ortune.serving.load_testing.levels import Level, Load
 from ortune.serving.load_testing.requests import LoadTest, PercentileLimit
 from ortune.serving.load_testing.server import serve_models, serve_options
@@ -120,7 +112,7 @@ class Scores:
 
     def level_s(self, beyond: int) -> float:
         """Return the seconds of a level, about; `beyond`: answers beyond the percentile."""
-        needed = requests_needed(self.goal.percentile, beyond)
+        needed = descent.requests_needed(self.goal.percentile, beyond)
         return max(_LEVEL_S, needed / (self.rate or self._last))
 
     def take_turn(self, servers: Sequence[Measure]) -> list[float]:
@@ -130,7 +122,7 @@ class Scores:
             return [1e9 / self._measure_percentile(server, self.rate) for server in servers]
         start, limit_ns = self._last, self.goal.limit_ns
         scores = [
-            find_sustained_rate(
+            descent.find_sustained_rate(
                 lambda rate, server=server: self._measure_percentile(server, rate),  # type: ignore[misc]
                 limit_ns,
                 start,
@@ -143,7 +135,7 @@ class Scores:
 
     def _measure_percentile(self, measure: Measure, rate: float) -> float:
         """Return the goal's percentile at a rate in ns; what was not answered took forever."""
-        needed = requests_needed(self.goal.percentile, self.beyond)
+        needed = descent.requests_needed(self.goal.percentile, self.beyond)
         load = Load(rate=rate, requests=max(needed, math.ceil(_LEVEL_S * rate)), seed=self._turns)
         level = measure(load)
         self.client_limits |= level.client_limits
@@ -237,7 +229,7 @@ class Search:
     def __init__(
         self,
         start: Start,
-        space: ServingSpace,
+        space: descent.ServingSpace,
         scores: Scores,
         seconds: float,
         *,
@@ -288,9 +280,9 @@ class Search:
                     return 0.0
                 return ratio
 
-            tried = descend_settings(space, defaults, score)
+            tried = descent.descend_settings(space, defaults, score)
         fresh = self._confirm_settings(tried[0].settings) if tried else []
-        ratio = estimate_ratio(fresh)
+        ratio = descent.estimate_ratio(fresh)
         better = ratio is not None and ratio.low > 1
         chosen = tried[0].settings if better else defaults
         if scores.client_limits:
@@ -353,7 +345,7 @@ class Search:
         self._sink(Progress(work, self._seconds - self._remaining_s, self._seconds))
 
     def _word_verdict(
-        self, tried: Sequence[TriedSettings], ratio: Interval | None, pairs: int
+        self, tried: Sequence[descent.TriedSettings], ratio: Interval | None, pairs: int
     ) -> str:
         if not tried:
             return "the defaults stay: nothing else could be measured in the time given"
@@ -365,7 +357,7 @@ class Search:
         if ratio.low > 1:
             return f"{best}: {gain}"
         tried_count = wording.format_count(len(tried), "other setting")
-        if ratio.high <= MARGIN:
+        if ratio.high <= descent.MARGIN:
             return f"the defaults are best: of {tried_count} the best, {best}, has {gain}"
         return f"the defaults stay: of {tried_count} none is known to be better; {best} has {gain}"
 
@@ -400,7 +392,7 @@ def search_settings(request: LoadTest) -> GoalResult:
             call = engine[name if name in engine.models else engine.models[0]]
             threads = engine.backend.threads or effective_cpus()
             joins = joining.has_free_batch(call.signature)
-        space = ServingSpace(
+        space = descent.ServingSpace(
             max(1, effective_cpus() // request.processes), threads, joins, limit_us
         )
         scores = Scores(goal, request.rate[0] if request.rate else 0.0)

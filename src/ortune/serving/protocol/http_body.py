@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ortune.core import wording
+from ortune.serving.protocol import inference
 from ortune.serving.protocol.datatypes import (
     MOST_TENSORS,
     RAW_ONLY,
@@ -21,18 +22,6 @@ from ortune.serving.protocol.datatypes import (
     from_raw,
     make_json_refusal,
     to_raw,
-)
-from ortune.serving.protocol.inference import (
-    DeclaredRequest,
-    InferRequest,
-    InferResponse,
-    Output,
-    OutputRequest,
-    declare_tensor,
-    refuse_shared_memory,
-    validate_class_count,
-    validate_parameters,
-    validate_timeout,
 )
 from ortune.serving.protocol.status import RequestRefused
 
@@ -46,7 +35,7 @@ _HEADER = "Inference-Header-Content-Length"
 
 def declare_body(
     body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
-) -> DeclaredRequest:
+) -> inference.DeclaredRequest:
     """Read what the body of an infer request declares; its JSON is parsed, its tensors are not.
 
     The body is inflated. Tensors that lie aligned in it become views of it, others copies: where
@@ -74,7 +63,7 @@ def declare_body(
             raise RequestRefused(f"input '{name}' already exists in request")
         datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
         size = _read_binary_size(entry, name)
-        arrays[name] = declare_tensor(name, datatype, shape)
+        arrays[name] = inference.declare_tensor(name, datatype, shape)
         datatypes[name] = datatype
         if size is None:
             readers[name] = partial(_from_json, name, datatype, shape, entry["data"])
@@ -90,16 +79,16 @@ def declare_body(
             at += size
     if at != len(data):
         raise RequestRefused(f"unexpected additional input data for model '{model}'")
-    request = InferRequest(
+    request = inference.InferRequest(
         inputs=arrays,
         outputs=_read_outputs(content.get("outputs", []), binary),
         id=_require_text(content.get("id", ""), "id"),
         binary=binary,
-        timeout_us=validate_timeout(parameters.pop("timeout", 0)),
-        parameters=validate_parameters(parameters),
+        timeout_us=inference.validate_timeout(parameters.pop("timeout", 0)),
+        parameters=inference.validate_parameters(parameters),
         datatypes=datatypes,
     )
-    return DeclaredRequest(request, readers, parsed_bytes)
+    return inference.DeclaredRequest(request, readers, parsed_bytes)
 
 
 def _read_binary_size(entry: Mapping[str, Any], name: str) -> int | None:
@@ -107,7 +96,7 @@ def _read_binary_size(entry: Mapping[str, Any], name: str) -> int | None:
     if not isinstance(entry.get("shape"), list):
         raise RequestRefused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
     parameters = _require_object(entry.get("parameters", {}), "'parameters'")
-    refuse_shared_memory(parameters, f"input '{name}'")
+    inference.refuse_shared_memory(parameters, f"input '{name}'")
     size = parameters.get("binary_data_size")
     if (size is None) == ("data" not in entry):
         raise RequestRefused(
@@ -119,7 +108,7 @@ def _read_binary_size(entry: Mapping[str, Any], name: str) -> int | None:
 
 
 def encode_response(
-    response: InferResponse, request: InferRequest
+    response: inference.InferResponse, request: inference.InferRequest
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Return the body of an answer in chunks, and the length of its JSON.
 
@@ -210,19 +199,19 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
         ) from None
 
 
-def _read_outputs(entries: Any, binary: bool) -> tuple[OutputRequest, ...]:
-    output_requests: dict[str, OutputRequest] = {}
+def _read_outputs(entries: Any, binary: bool) -> tuple[inference.OutputRequest, ...]:
+    output_requests: dict[str, inference.OutputRequest] = {}
     for entry in _require_tensors(entries, "outputs"):
         name = _require_text(_require_object(entry, "an output").get("name"), "name")
         parameters = _require_object(entry.get("parameters", {}), "'parameters'")
-        refuse_shared_memory(parameters, f"output '{name}'")
+        inference.refuse_shared_memory(parameters, f"output '{name}'")
         is_binary = _require_flag(parameters.get("binary_data", binary), "binary_data")
-        most = validate_class_count(parameters.get("classification", 0), name)
-        output_requests.setdefault(name, OutputRequest(name, is_binary, most))
+        most = inference.validate_class_count(parameters.get("classification", 0), name)
+        output_requests.setdefault(name, inference.OutputRequest(name, is_binary, most))
     return tuple(output_requests.values())
 
 
-def _make_json_data(output: Output) -> Any:
+def _make_json_data(output: inference.Output) -> Any:
     if output.datatype == "BYTES":
         fix = "ask for it with binary_data: JSON cannot carry them"
         return decode_texts(output.array, f"output '{output.name}'", fix)

@@ -20,23 +20,13 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from ortune.serving.protocol import inference
 from ortune.serving.protocol.datatypes import (
     MOST_TENSORS,
     count_elements,
     find_dtype,
     from_raw,
     to_raw,
-)
-from ortune.serving.protocol.inference import (
-    DeclaredRequest,
-    InferRequest,
-    InferResponse,
-    OutputRequest,
-    declare_tensor,
-    refuse_shared_memory,
-    validate_class_count,
-    validate_parameters,
-    validate_timeout,
 )
 from ortune.serving.protocol.status import RequestRefused
 
@@ -70,10 +60,10 @@ class AddressedRequest:
 
     model: str
     version: str
-    declared: DeclaredRequest
+    declared: inference.DeclaredRequest
 
     @property
-    def request(self) -> InferRequest:
+    def request(self) -> inference.InferRequest:
         """The request with its data. Raises RequestRefused: it does not fit the shapes."""
         return self.declared.read()
 
@@ -142,7 +132,7 @@ def deserialize_request(body: bytes) -> AddressedRequest:
     return AddressedRequest(infer_message.model_name, infer_message.model_version, declared)
 
 
-def build_message(response: InferResponse) -> Any:
+def build_message(response: inference.InferResponse) -> Any:
     """Return a ``ModelInferResponse`` with raw contents."""
     infer_message = _describe_response(response)
     infer_message.raw_output_contents.extend(
@@ -151,7 +141,7 @@ def build_message(response: InferResponse) -> Any:
     return infer_message
 
 
-def serialize_response(response: InferResponse, *, streamed: bool = False) -> bytes:
+def serialize_response(response: inference.InferResponse, *, streamed: bool = False) -> bytes:
     """Return a ``ModelInferResponse`` as bytes, of a stream too; tensors are copied once."""
     parts: list[bytes | memoryview] = [_describe_response(response).SerializeToString()]
     for output in response.outputs:
@@ -162,7 +152,7 @@ def serialize_response(response: InferResponse, *, streamed: bool = False) -> by
     return b"".join(parts)
 
 
-def _describe_response(response: InferResponse) -> Any:
+def _describe_response(response: inference.InferResponse) -> Any:
     """Return the answer without its tensors' contents."""
     infer_message = find_message_class("ModelInferResponse")(
         model_name=response.model, model_version=response.version, id=response.id
@@ -192,7 +182,7 @@ def _declare_message(
     infer_message: Any,
     raw: Sequence[bytes | memoryview],
     contents: Sequence[memoryview | None],
-) -> DeclaredRequest:
+) -> inference.DeclaredRequest:
     """Read what a message declares; `contents`: typed ones that were taken out of it, by place."""
     model = infer_message.model_name
     if len(raw) > len(infer_message.inputs):
@@ -207,7 +197,7 @@ def _declare_message(
         if name in inputs:
             raise RequestRefused(f"input '{name}' already exists in request")
         if tensor.parameters:
-            refuse_shared_memory(_read_parameters(tensor.parameters), f"input '{name}'")
+            inference.refuse_shared_memory(_read_parameters(tensor.parameters), f"input '{name}'")
         if encoded is not None or tensor.HasField("contents"):
             if len(raw):
                 raise RequestRefused(
@@ -224,19 +214,19 @@ def _declare_message(
             raise RequestRefused(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
-        inputs[name] = declare_tensor(name, datatype, shape)
+        inputs[name] = inference.declare_tensor(name, datatype, shape)
         datatypes[name] = datatype
     parameters = _read_parameters(infer_message.parameters)
-    request = InferRequest(
+    request = inference.InferRequest(
         inputs=inputs,
         outputs=_read_outputs(infer_message.outputs),
         id=infer_message.id,
         binary=True,
-        timeout_us=validate_timeout(parameters.pop("timeout", 0)),
-        parameters=validate_parameters(parameters, _KNOWN),
+        timeout_us=inference.validate_timeout(parameters.pop("timeout", 0)),
+        parameters=inference.validate_parameters(parameters, _KNOWN),
         datatypes=datatypes,
     )
-    return DeclaredRequest(request, readers, parsed_bytes)
+    return inference.DeclaredRequest(request, readers, parsed_bytes)
 
 
 def _read_parameters(parameters: Any) -> dict[str, Any]:
@@ -248,15 +238,15 @@ def _read_parameters(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def _read_outputs(tensors: Any) -> tuple[OutputRequest, ...]:
-    output_requests: dict[str, OutputRequest] = {}
+def _read_outputs(tensors: Any) -> tuple[inference.OutputRequest, ...]:
+    output_requests: dict[str, inference.OutputRequest] = {}
     for tensor in tensors:
         most = 0
         if tensor.parameters:
             parameters = _read_parameters(tensor.parameters)
-            refuse_shared_memory(parameters, f"output '{tensor.name}'")
-            most = validate_class_count(parameters.get("classification", 0), tensor.name)
-        output_requests.setdefault(tensor.name, OutputRequest(tensor.name, True, most))
+            inference.refuse_shared_memory(parameters, f"output '{tensor.name}'")
+            most = inference.validate_class_count(parameters.get("classification", 0), tensor.name)
+        output_requests.setdefault(tensor.name, inference.OutputRequest(tensor.name, True, most))
     return tuple(output_requests.values())
 
 
