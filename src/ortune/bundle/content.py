@@ -54,13 +54,10 @@ from ortune.search.experiment.experiment import model_digest
 
 @dataclass(frozen=True)
 class Content:
-    """Files and what the manifest says of them.
+    """Files by member, and what the manifest says of them, but for their digests.
 
-    Attributes:
-        files: Member -> file.
-        manifest: All but the digests of the members.
-        settings: The backends of the plans, which name libraries as in the bundle.
-        plugins: Package of somebody else's that the plans take a plugin of -> version.
+    The plans' backends name libraries as in the bundle; `plugins` are versions of somebody else's
+    packages.
     """
 
     files: Mapping[str, Path]

@@ -180,7 +180,13 @@ def build_candidates(
             )
         yield Path(study)
         return
-    trials = list_confirmed(study) if trial is None else [find_trial(study, trial)]
+    if trial is None:  # every confirmed one, the winner first and the original last
+        fit = [trial for trial in study.final if study.is_confirmed(trial)]
+        by_key = {trial.key: trial for trial in (study.best, *_rank_trials(study, fit))}
+        by_key.setdefault(study.baseline.key, study.baseline)
+        trials = list(by_key.values())
+    else:
+        trials = [find_trial(study, trial)]
     with open_temporary_folder() as folder:
         path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
         for candidate in trials:
@@ -292,13 +298,6 @@ def list_best_by_backend(study: Study) -> list[Trial]:
     for trial in _rank_trials(study, fit):
         best.setdefault(trial.plan.backend.name(), trial)
     return list(best.values())
-
-
-def list_confirmed(study: Study) -> list[Trial]:
-    """Return every confirmed trial, the winner first and the original last."""
-    fit = [trial for trial in study.final if study.is_confirmed(trial)]
-    by_key = {trial.key: trial for trial in (study.best, *_rank_trials(study, fit))}
-    return [*by_key.values(), *[study.baseline] * (study.baseline.key not in by_key)]
 
 
 def _has_failed(trial: Trial) -> bool:

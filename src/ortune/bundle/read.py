@@ -22,11 +22,8 @@ from ortune.search.experiment.ledger import disable_imports
 class BundleEvidence:
     """Enough to judge the packed plans again, raw samples included.
 
-    Attributes:
-        job: What was requested, on which machine, with which versions.
-        trials: The packed plans': of the search and, where it was a finalist, the final one.
-        noise: How far the machine could be trusted.
-        samples: Part of the data -> number of samples.
+    Of a plan there is the search's trial and, where it was a finalist, the final one. `noise` says
+    how far the machine could be trusted; `samples` are counted by the part of the data.
     """
 
     job: Job

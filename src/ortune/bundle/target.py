@@ -31,13 +31,10 @@ _WORD = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class Source:
-    """A plan and its files; they live as long as the bundle is open.
+    """A plan and its files, unpacked; they live as long as the bundle is open.
 
-    Attributes:
-        name: A word for the whole: of letters, digits and ``_``, safe as a folder's name.
-        folder: Where the bundle was unpacked.
-        backend: Its settings, libraries of custom operators named by their unpacked files.
-        models: Model name -> the tuned model.
+    Its `name` is a word of letters, digits and ``_``, safe as a folder's name; its backend names
+    libraries of custom operators by their unpacked files.
     """
 
     name: str

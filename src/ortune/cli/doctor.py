@@ -59,12 +59,9 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One backend or sample.
+    """A backend or sample, as ``--on`` or ``--model`` spells it, and whether it runs.
 
-    Attributes:
-        name: As ``--on`` or ``--model`` spells it.
-        state: Whether it runs, and what is wrong where it does not.
-        unverified: Why what is offered was never seen to run on its device; empty where it was.
+    `unverified`: why what is offered was never seen to run on its device; empty where it was.
     """
 
     name: str

@@ -20,7 +20,6 @@ from ortune.search.request import Optimize
 if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
-    from ortune.search.batch_rows import BatchRow
     from ortune.search.each import ModelSearch
     from ortune.search.padding import Buckets
 
@@ -150,7 +149,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
     from ortune.core.judgement import judge_steps
     from ortune.search.batch_rows import rows
 
-    best = study.best
+    best, limit = study.best, study.ending.max_latency
     return {
         "run": study.root,
         "report": page,
@@ -190,9 +189,22 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "cut_short": [serialize_trial(trial, study) for trial in study.cut_short],
         "untried": study.ending.left_out,
         "batches": [
-            _serialize_batch(batch_row, study) for batch_row in rows(study) if study.batches
+            {
+                "batch": row.batch,
+                "key": row.trial.key,
+                "plan": str(row.trial.plan),
+                "state": row.state,
+                "ratio": row.trial.shown_ratio,
+                "beside": row.beside,
+                "p50_ns": row.p50_ns,
+                row.tail + "_ns": row.tail_ns,
+                "per_second": row.per_second,
+                "within": None if limit is None else row.within(limit),
+            }
+            for row in rows(study)
+            if study.batches
         ],
-        "max_latency": study.ending.max_latency,
+        "max_latency": limit,
         "machines": [
             {
                 "name": name,
@@ -214,23 +226,6 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "command": study.command,
         "versions": study.job.versions,
         "machine": study.job.machine,
-    }
-
-
-def _serialize_batch(batch_row: BatchRow, study: Study) -> dict[str, object]:
-    """Return the best plan at a batch."""
-    limit = study.ending.max_latency
-    return {
-        "batch": batch_row.batch,
-        "key": batch_row.trial.key,
-        "plan": str(batch_row.trial.plan),
-        "state": batch_row.state,
-        "ratio": batch_row.trial.shown_ratio,
-        "beside": batch_row.beside,
-        "p50_ns": batch_row.p50_ns,
-        batch_row.tail + "_ns": batch_row.tail_ns,
-        "per_second": batch_row.per_second,
-        "within": None if limit is None else batch_row.within(limit),
     }
 
 

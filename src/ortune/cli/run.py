@@ -234,12 +234,9 @@ def _parse_backend(on: str | None, level: str | None) -> Backend | None:
 
 @dataclass(frozen=True)
 class _RunResult:
-    """What the samples gave.
+    """What the samples gave: nanoseconds of each run, and a stream file of all outputs to write.
 
-    Attributes:
-        latencies_ns: Nanoseconds of each run.
-        outputs: Stream file of all outputs, where they are to be written.
-        answers: What they say in the words of the model's task; None of one without.
+    Answers say them in the words of the model's task; None of one without.
     """
 
     first: dict[str, NDArray[Any]]

@@ -70,7 +70,10 @@ class HuggingFace(Target):
             (folder / hub.GENAI).unlink(missing_ok=True)  # it names another file
         for home in models.values():
             for name in list_names(source.plan.arithmetic):
-                _link_file(home / plain_session.MODEL, home / name)
+                try:
+                    os.link(home / plain_session.MODEL, home / name)
+                except OSError:  # the file system has no links
+                    shutil.copyfile(home / plain_session.MODEL, home / name)
         load = f"python {_PROGRAM} {model} {check} answers"
         licence = self.licence or source.manifest.licence
         task = "" if settings is None else settings.task
@@ -101,14 +104,6 @@ def list_names(arithmetic: Arithmetic) -> tuple[str, ...]:
         return ("model_fp16.onnx",) if "float16" in arithmetic.halves else ()
     exact = "model_qint8_avx512_vnni.onnx"
     return (exact,) if arithmetic.risky else (exact, *_INT8_ANYWHERE)
-
-
-def _link_file(file: Path, path: Path) -> None:
-    """Give a file a second name; a copy where the file system has no links."""
-    try:
-        os.link(file, path)
-    except OSError:
-        shutil.copyfile(file, path)
 
 
 def read_evidence(source: Source) -> BundleEvidence:

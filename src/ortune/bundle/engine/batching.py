@@ -21,14 +21,9 @@ from ortune.core.termination import RunTerminated, Termination
 
 
 class TimedAnswer(NamedTuple):
-    """A request's outputs, and when it was computed with how many.
+    """A request's outputs, and when it was computed with how many rows, by `perf_counter_ns`.
 
-    Attributes:
-        outputs: By name.
-        queued_ns: When it was queued, by `time.perf_counter_ns` as the other two.
-        started_ns: When its batch was taken to be computed.
-        ended_ns: When that had its answers.
-        rows: Rows of the batch.
+    It started when its batch was taken to be computed, and ended when that had its answers.
     """
 
     outputs: Outputs
@@ -148,14 +143,11 @@ class Batches:
 
 @dataclass(frozen=True)
 class Statistics:
-    """A queue's counts since it was made.
+    """A queue's counts since it was made, and what was computed by the rows of batches.
 
-    Attributes:
-        failed: Requests that were computed and got an error.
-        cancelled: Requests that were given up before their turn, or that nobody waited for any
-            more: then their run was told to end.
-        refused: Requests that found the queue full.
-        batches: Rows -> what was computed in batches of so many.
+    Failed requests were computed and got an error. Cancelled ones were given up before their turn,
+    or nobody waited for them any more: then their run was told to end. Refused ones found the
+    queue full.
     """
 
     depth: int
@@ -176,16 +168,9 @@ class Batcher:
     that is cancelled leaves the queue; where no other one waits for what is being computed, that
     is told to end. The arrays of a request must not change before its answer.
 
-    Args:
-        name: The model's, for messages.
-        joint: Computes requests, alone or joined.
-        workers: Threads that compute. They start with the first request.
-        at_once: They start now, with the state of the thread that opened the sessions
-            (denormals are flushed by thread).
-        max_batch: Rows that are computed together at most.
-        max_delay_us: Microseconds that a request waits for others.
-        preferred: Rows that are enough: with them a batch waits no longer.
-        max_queue: Requests that wait at most.
+    Workers start with the first request; `at_once` they start now, with the state of the thread
+    that opened the sessions (denormals are flushed by thread). A batch of `preferred` rows waits
+    no longer.
     """
 
     def __init__(

@@ -42,11 +42,7 @@ class Joint:
     before they are joined, each to its own bucket: those of one bucket have one shape whatever
     their padding was, and each gets what it gets alone.
 
-    Args:
-        name: The model's, for messages.
-        run: Computes one set of inputs.
-        backend: What it runs on.
-        fill: Rows that every batch is filled up to, by repeating its last one; 0 fills none.
+    Every batch is filled up to `fill` rows, by repeating its last one; 0 fills none.
     """
 
     def __init__(

@@ -146,14 +146,10 @@ def _from_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes) -> NDA
 
 @dataclass(frozen=True)
 class CheckedAnswers:
-    """What became of all right answers of a load test.
+    """How many right answers were compared, wrong, and not compared, of too many kinds.
 
-    Attributes:
-        answers: How many were compared; equal ones once, and counted.
-        wrong: Those further from the model's own than the limit.
-        worst_db: The smallest signal-to-noise ratio; infinite where all are equal.
-        limit_db: What it must be at least.
-        unread: Answers of too many kinds, which were not compared.
+    Wrong ones are further from the model's own than the limit; the worst signal-to-noise ratio is
+    infinite where all are equal.
     """
 
     answers: int

@@ -34,11 +34,8 @@ _AGREE = 1.1
 class Load:
     """Callers that each wait for their answer (closed loop), or arrivals at a rate (open loop).
 
-    Attributes:
-        concurrency: Callers of a closed loop; 0 for an open one.
-        rate: Requests a second of an open loop: Poisson arrivals, answered or not.
-        seconds: For how long requests are issued; what is under way then is still awaited.
-        requests: How many are issued, in place of `seconds`.
+    Arrivals are Poisson's, answered or not. Requests are issued for some seconds, and what is
+    under way then is still awaited; or so many of them are.
     """
 
     concurrency: int = 0

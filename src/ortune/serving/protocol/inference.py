@@ -66,12 +66,10 @@ SMALL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DeclaredRequest:
-    """A request by what it says of its tensors: their data is not read yet.
+    """A request by what it says of its tensors: their inputs have shapes, and no values yet.
 
-    Attributes:
-        request: Its inputs have the declared shapes and no values.
-        readers: Input -> reads its data; it may raise `RequestRefused`.
-        parsed_bytes: Bytes of data that are parsed element by element, not taken as they lie.
+    A reader reads an input's data, and may raise `RequestRefused`; `parsed_bytes` of it are parsed
+    element by element, not taken as they lie.
     """
 
     request: InferRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,14 +24,8 @@ _REASON = {
     RefusalKind.INTERNAL: "BACKEND",
 }
 _DURATIONS = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
+    *("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"),
+    *("cache_hit", "cache_miss"),
 )
 Durations: TypeAlias = Mapping[str, tuple[int, int]]
 """Name -> count and nanoseconds."""
@@ -98,6 +92,11 @@ class Counters:
         """Rows -> runs of so many, those that failed too."""
         return _merge_batches([self._past, *(call.statistics.batches for call in self._calls)])
 
+    @property
+    def executions(self) -> int:
+        """All runs."""
+        return sum(runs.count for runs in self.runs.values())
+
     def list_durations(self) -> Durations:
         """Return counts and times by Triton's names."""
         count = self.answered
@@ -155,33 +154,13 @@ def _merge_batches(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_METRICS: tuple[tuple[str, str, Callable[[Counters], int], str], ...] = (
-    (
-        "request_success",
-        "Number of successful inference requests, all batch sizes",
-        lambda counters: counters.answered,
-        "counter",
-    ),
-    (
-        "count",
-        "Number of inferences performed, rows of a batch one by one",
-        lambda counters: counters.inferences,
-        "counter",
-    ),
-    (
-        "exec_count",
-        "Number of model executions performed, a batch as one",
-        lambda counters: sum(runs.count for runs in counters.runs.values()),
-        "counter",
-    ),
-    (
-        "pending_request_count",
-        "Number of requests that wait for execution",
-        lambda counters: counters.waiting,
-        "gauge",
-    ),
-)
-"""Metric of a model, what it is, its value and kind."""
+_METRICS: Mapping[str, tuple[str, str, str]] = {
+    "request_success": ("answered", "counter", "successful inference requests, all batch sizes"),
+    "count": ("inferences", "counter", "inferences performed, rows of a batch one by one"),
+    "exec_count": ("executions", "counter", "model executions performed, a batch as one"),
+    "pending_request_count": ("waiting", "gauge", "requests that wait for execution"),
+}
+"""Metric of a model -> the attribute that it tells, its kind, and what it is the number of."""
 _TIMES = {
     "request": ("success", "inference request"),
     "queue": ("queue", "inference queuing"),
@@ -209,9 +188,9 @@ def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
             for labels, value in samples
         )
 
-    for name, description, value, kind in _METRICS:
-        samples = [(labels, value(counters)) for labels, counters in counted]
-        add(f"nv_inference_{name}", description, samples, kind)
+    for name, (attribute, kind, description) in _METRICS.items():
+        samples = [(labels, getattr(counters, attribute)) for labels, counters in counted]
+        add(f"nv_inference_{name}", f"Number of {description}", samples, kind)
     failures = [
         (f'{labels},reason="{why}"', counters.failed[why])
         for labels, counters in counted

@@ -193,14 +193,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TimedResponse(InferResponse):
-    """An answer with what it took.
+    """An answer with its rows, what it waited and what its run took.
 
-    Attributes:
-        rows: Of the request.
-        queue_ns: What it waited.
-        infer_ns: What its run took.
-        held_bytes: What its outputs hold of the server's `MemoryBudget`; who sends them gives it
-            back when the client has taken them.
+    Its outputs hold bytes of the server's `MemoryBudget`; who sends them gives these back when the
+    client has taken them.
     """
 
     rows: int = 1

@@ -34,11 +34,9 @@ State: TypeAlias = tuple[_Look, ...]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One file or folder that is served.
+    """A bundle, a plain model, or a folder of folders 1, 2, ... with one of them each.
 
-    Attributes:
-        name: What its model is called; several models of one bundle are NAME.MODEL.
-        path: A bundle, a plain model, or a folder of folders 1, 2, ... with one of them each.
+    Its model has its name; several models of one bundle are NAME.MODEL.
     """
 
     name: str
