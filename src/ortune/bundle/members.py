@@ -1,6 +1,6 @@
 """Members of a bundle as they are written: the same trials pack to the same bytes.
 
-The bill of materials is CycloneDX 1.6 as JSON.
+The bill of materials is CycloneDX 1.6 as JSON. A copy of a bundle may say how it is served.
 """
 
 from __future__ import annotations

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import format_size, print_result, print_table, print_text
-
-if TYPE_CHECKING:
-    from ortune.analysis.conversion.apply import AppliedSteps
 
 
 @make_command(Apply)
@@ -19,20 +14,20 @@ def command(request: Apply) -> int:
     from ortune.analysis.conversion.apply import run
 
     result = run_before_notes(run, request)
-    print_result(result, lambda: _print_edits(result))
+
+    def show() -> None:
+        rows = []
+        for edit in result.edits:
+            state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")
+            rows.append((edit.step, edit.count, f"{edit.seconds:.1f}", state))
+        print_table(("step", "edits>", "s>", ""), rows)
+        for edit in result.edits:
+            if edit.kept and edit.note:
+                print_text(f"{edit.step}: {edit.note}")
+        print_text(
+            f"{result.output}: {format_size(result.bytes_before)} before, "
+            f"{format_size(result.bytes_after)} after"
+        )
+
+    print_result(result, show)
     return DONE if all(edit.kept for edit in result.edits) else NO
-
-
-def _print_edits(result: AppliedSteps) -> None:
-    rows = []
-    for edit in result.edits:
-        state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")
-        rows.append((edit.step, edit.count, f"{edit.seconds:.1f}", state))
-    print_table(("step", "edits>", "s>", ""), rows)
-    for edit in result.edits:
-        if edit.kept and edit.note:
-            print_text(f"{edit.step}: {edit.note}")
-    print_text(
-        f"{result.output}: {format_size(result.bytes_before)} before, "
-        f"{format_size(result.bytes_after)} after"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,7 +115,13 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
     if inspection.steps:
         rows.append(("steps that may help", ", ".join(map(_describe_step, inspection.steps))))
     if facts.metadata:
-        rows.append(("metadata", _format_metadata(facts.metadata, verbose)))
+        entries = list(facts.metadata.items())[: None if verbose else _IO]
+        pairs = ", ".join(f"{key}={_shorten_line(value, verbose)}" for key, value in entries)
+        hidden = len(facts.metadata) - len(entries)
+        metadata = (
+            f"{pairs}, and {wording.format_count(hidden, 'more key')} (-v)" if hidden else pairs
+        )
+        rows.append(("metadata", metadata))
     if inspection.saturable:
         risky = sum(1 for layer in inspection.saturable if layer.risky)
         layers = wording.format_count(len(inspection.saturable), "integer layer")
@@ -152,14 +158,6 @@ def _describe_step(tried: TriedStep) -> str:
     before, after = tried.nodes_before, tried.nodes_after
     nodes = f", {before:,} to {after:,} nodes" if after != before else ""
     return f"{tried.step} ({wording.format_count(tried.edits, 'edit')}{nodes})"
-
-
-def _format_metadata(metadata: Mapping[str, str], verbose: bool) -> str:
-    """Return keys and values in one line."""
-    shown = list(metadata.items())[: None if verbose else _IO]
-    text = ", ".join(f"{key}={_shorten_line(value, verbose)}" for key, value in shown)
-    hidden = len(metadata) - len(shown)
-    return f"{text}, and {wording.format_count(hidden, 'more key')} (-v)" if hidden else text
 
 
 def _list_dynamic_dims(facts: Facts) -> str:

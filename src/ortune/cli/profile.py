@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_text
 from ortune.core import wording
 from ortune.reporting.python.requests import ProfilePage
-
-if TYPE_CHECKING:
-    from ortune.core.profile import Profile
 
 
 @make_command(ProfilePage)
@@ -20,17 +15,16 @@ def command(request: ProfilePage) -> None:
     from ortune.reporting.python.profile import run
 
     profile = run(request)
-    print_result(files.encode_profile(profile), lambda: _print_profile(profile))
 
+    def show() -> None:
+        from ortune.reporting.profile import TOP, build_profile_parts
 
-def _print_profile(profile: Profile) -> None:
-    """Print what the report shows; notes were told while it ran."""
-    from ortune.reporting.profile import TOP, build_profile_parts
+        sections = build_profile_parts(profile, None if is_verbose() else TOP)
+        print_parts([part for part in sections if part.name != "notes"])
+        if not is_verbose() and len(profile.kernels) > TOP:
+            print_text(
+                f"{wording.format_count(len(profile.kernels), 'kernel')} ran, the longest are "
+                "shown; -v lists them all"
+            )
 
-    sections = build_profile_parts(profile, None if is_verbose() else TOP)
-    print_parts([part for part in sections if part.name != "notes"])
-    if not is_verbose() and len(profile.kernels) > TOP:
-        print_text(
-            f"{wording.format_count(len(profile.kernels), 'kernel')} ran, the longest are shown; "
-            "-v lists them all"
-        )
+    print_result(files.encode_profile(profile), show)

@@ -65,7 +65,32 @@ class OrtMobile(Target):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Convert, and write a program that opens the file with what the plan sets."""
         backend = self._make_backend(source)
-        self._convert_models(source, folder)
+        with open_temporary_folder() as temporary:
+            models, out = Path(temporary, "models"), Path(temporary, "out")
+            for name, label in source.labels.items():
+                plain_session.copy_model(source, name, models / label, f"{label}.onnx")
+            command = make_python_command("-m", _TOOL, models, "--output_dir", out)
+            command += ["--optimization_style", self.style.capitalize()]
+            command += ["--enable_type_reduction"] * self.types
+            command += [] if self.platform == "any" else ["--target_platform", self.platform]
+            if sys.platform == "linux":
+                command = make_python_command("-c", _SAME_ADDRESSES, *command, isolated=True)
+            plain_session.run_command(
+                command,
+                Path(temporary),
+                title="onnxruntime's converter",
+                limit_s=_LIMIT_S,
+                env={**os.environ, _LEVEL: plain_session.read_cpu_settings(source).level},
+            )
+            for label in source.labels.values():
+                (converted,) = (out / label).glob("*.ort")
+                shutil.move(converted, folder / f"{label}.ort")
+            (operators,) = out.glob("*.config")
+            # Its comments name folders of this machine.
+            text = operators.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in text if line and not line.startswith("#")]
+            head = "# operators, and the types that they are used with"
+            (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")
         plain_session.write_sample_folders(source, folder / "check")
         plain_session.write_settings(folder, replace(backend, disable=()))
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
@@ -102,32 +127,3 @@ class OrtMobile(Target):
         backend = plain_session.read_cpu_settings(source)
         more = (f"{_SAVED}=1",) if self.style == "runtime" else ()
         return replace(backend, config=(*backend.config, *more))
-
-    def _convert_models(self, source: Source, folder: Path) -> None:
-        """Write ``LABEL.ort`` of every model, and one list of operators, in another process."""
-        with open_temporary_folder() as temporary:
-            models, out = Path(temporary, "models"), Path(temporary, "out")
-            for name, label in source.labels.items():
-                plain_session.copy_model(source, name, models / label, f"{label}.onnx")
-            command = make_python_command("-m", _TOOL, models, "--output_dir", out)
-            command += ["--optimization_style", self.style.capitalize()]
-            command += ["--enable_type_reduction"] * self.types
-            command += [] if self.platform == "any" else ["--target_platform", self.platform]
-            if sys.platform == "linux":
-                command = make_python_command("-c", _SAME_ADDRESSES, *command, isolated=True)
-            plain_session.run_command(
-                command,
-                Path(temporary),
-                title="onnxruntime's converter",
-                limit_s=_LIMIT_S,
-                env={**os.environ, _LEVEL: plain_session.read_cpu_settings(source).level},
-            )
-            for label in source.labels.values():
-                (converted,) = (out / label).glob("*.ort")
-                shutil.move(converted, folder / f"{label}.ort")
-            (operators,) = out.glob("*.config")
-            # Its comments name folders of this machine.
-            text = operators.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in text if line and not line.startswith("#")]
-            head = "# operators, and the types that they are used with"
-            (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")

@@ -109,7 +109,11 @@ class Joint:
         with self._proving:
             if self._joins and not self._proved:
                 first = self._cut_to_bucket(samples[0])
-                candidates = (*map(self._cut_to_bucket, samples[1:]), _reverse_values(first))
+                reverse = {  # the same values: ids stay ids, masks stay masks
+                    name: np.ascontiguousarray(array.ravel()[::-1]).reshape(array.shape)
+                    for name, array in first.items()
+                }
+                candidates = (*map(self._cut_to_bucket, samples[1:]), reverse)
                 other = next(
                     (candidate for candidate in candidates if not _are_equal(candidate, first)),
                     None,
@@ -198,14 +202,6 @@ class Joint:
 
 def _are_equal(first: Tensors, second: Tensors) -> bool:
     return all(np.array_equal(array, second[name]) for name, array in first.items())
-
-
-def _reverse_values(feeds: Tensors) -> Tensors:
-    """Return a sample of the same values in another order: ids stay ids, masks stay masks."""
-    return {
-        name: np.ascontiguousarray(array.ravel()[::-1]).reshape(array.shape)
-        for name, array in feeds.items()
-    }
 
 
 def has_free_batch(signature: Signature) -> bool:

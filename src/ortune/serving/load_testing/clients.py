@@ -189,7 +189,32 @@ class Clients:
             max_batch = self._admin.fetch_max_batch(model.name, model.version)
             name = f"{model.name}/{model.version}"
             return [run_perf_analyzer(self._url, name, load, model.samples, max_batch=max_batch)]
-        processes = self._start_processes(load.is_open)
+        if load.is_open not in self._processes:  # those of a kind of loop are started once
+            request, url, token = self._request, self._url, self._admin.token
+            requests = [
+                bodies.http_request(url, model.name, model.version, sample, token)
+                if url.protocol == "http"
+                else bodies.grpc_request(model.name, model.version, sample)
+                for sample in model.samples
+            ]
+            setup = Setup(
+                url=url,
+                requests=tuple(requests),
+                open_loop=load.is_open,
+                connections=request.connections,
+                timeout_s=request.timeout,
+                ca=str(request.ca or ""),
+                token=token,
+                keep_answers=request.check is not None,
+                spread=_SPREAD if request.processes > 1 else 0,
+            )
+            processes = [self._stack.enter_context(_Process()) for _ in range(request.clients)]
+            for process in processes:
+                process.write_message(setup)
+            for process in processes:
+                process.read_report()
+            self._processes[load.is_open] = processes
+        processes = self._processes[load.is_open]
         start = time.perf_counter_ns() + _AHEAD_NS
         if load.is_open:
             # Dealt out, so that together they keep one schedule exactly.
@@ -206,35 +231,6 @@ class Clients:
         for process, order in working:
             process.write_message(order)
         return [process.read_report() for process, _ in working]
-
-    def _start_processes(self, open_loop: bool) -> list[_Process]:
-        """Return the processes of a kind of loop, started now if they are not."""
-        if open_loop not in self._processes:
-            request, model, url, token = self._request, self.model, self._url, self._admin.token
-            requests = [
-                bodies.http_request(url, model.name, model.version, sample, token)
-                if url.protocol == "http"
-                else bodies.grpc_request(model.name, model.version, sample)
-                for sample in model.samples
-            ]
-            setup = Setup(
-                url=url,
-                requests=tuple(requests),
-                open_loop=open_loop,
-                connections=request.connections,
-                timeout_s=request.timeout,
-                ca=str(request.ca or ""),
-                token=token,
-                keep_answers=request.check is not None,
-                spread=_SPREAD if request.processes > 1 else 0,
-            )
-            processes = [self._stack.enter_context(_Process()) for _ in range(request.clients)]
-            for process in processes:
-                process.write_message(setup)
-            for process in processes:
-                process.read_report()
-            self._processes[open_loop] = processes
-        return self._processes[open_loop]
 
 
 class _Process:
