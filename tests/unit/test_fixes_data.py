@@ -24,8 +24,8 @@ from ortune.bundle.batch import BatchJob, join_outputs, run_batch
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature
+from ortune.bundle.members import write_serving
 from ortune.bundle.pack import pack, package
-from ortune.bundle.serving import write_serving
 from ortune.core import hub
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds

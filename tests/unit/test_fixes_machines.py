@@ -23,7 +23,7 @@ from ortune.backends.runtimes import own_process
 from ortune.backends.runtimes.onnxruntime import custom_ops, keys
 from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.backends.runtimes.tensorrt import library
-from ortune.bundle.engine.inputs import InputCheck, PictureInput
+from ortune.bundle.engine.call import InputCheck, PictureInput
 from ortune.cli.terminal.output import outlive_reader
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import TensorSpec

@@ -191,34 +191,28 @@ class Answerer:
                 ]
             }
         if kind == "masks":
-            return {"masks": self._fill_masks(inputs, outputs, text)}
+            number = self._tokenizer.token_to_id(self._mask)
+            masks = [word for word in text.list_words() if inputs[IDS][0, word.first] == number]
+            if not masks:
+                raise BadData(
+                    f"there is no word to find in '{text.texts[0][:40]}'",
+                    fix=f"write {self._mask} in its place",
+                )
+            filled = []
+            for mask in masks:
+                scores = compute_softmax(outputs[_LOGITS][0, mask.first])
+                words = [
+                    {
+                        "word": self._tokenizer.decode([token], skip_special_tokens=False),
+                        "token": token,
+                        "score": round(float(scores[token]), 6),
+                    }
+                    for token in map(int, np.argsort(-scores, kind="stable")[:_CHOICES])
+                ]
+                filled.append({"start": mask.start, "end": mask.end, "words": words})
+            return {"masks": filled}
         spans = [_find_span(part.outputs, part.text) for part in parts if part.text is not None]
         return max(filter(None, spans), key=lambda span: span["score"], default=None)
-
-    def _fill_masks(
-        self, inputs: Tensors, outputs: Tensors, text: TokenizedText
-    ) -> list[dict[str, Any]]:
-        """Return the likeliest tokens for every mask of a text."""
-        number = self._tokenizer.token_to_id(self._mask)
-        masks = [word for word in text.list_words() if inputs[IDS][0, word.first] == number]
-        if not masks:
-            raise BadData(
-                f"there is no word to find in '{text.texts[0][:40]}'",
-                fix=f"write {self._mask} in its place",
-            )
-        filled = []
-        for mask in masks:
-            scores = compute_softmax(outputs[_LOGITS][0, mask.first])
-            words = [
-                {
-                    "word": self._tokenizer.decode([token], skip_special_tokens=False),
-                    "token": token,
-                    "score": round(float(scores[token]), 6),
-                }
-                for token in map(int, np.argsort(-scores, kind="stable")[:_CHOICES])
-            ]
-            filled.append({"start": mask.start, "end": mask.end, "words": words})
-        return filled
 
     def _write(self, sample: RunSample, count: int) -> dict[str, Any]:
         """Return the likeliest tokens behind a sample, and their text where there are words."""

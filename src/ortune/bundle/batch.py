@@ -160,10 +160,8 @@ def join_outputs(answers: Sequence[Tensors], signature: Signature) -> dict[str, 
 
     Where a dimension differs between answers all are padded with zeros, and an array
     ``NAME.shape`` [answers, rank] has the shape of each. It is there too where the model leaves
-    open more than the rows that inputs and outputs share, so that every part has it.
-
-    Raises:
-        BadData: The number of dimensions differs between answers.
+    open more than the rows that inputs and outputs share, so that every part has it. Raises
+    BadData: the number of dimensions differs between answers.
     """
     joined: dict[str, NDArray[Any]] = {}
     firsts = {spec.shape[0] for spec in signature.inputs if spec.shape}
@@ -342,12 +340,9 @@ _PARTS, _LEAST, _MOST, _PART_BYTES = 200, 64, 4096, 64 * 2**20
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What is computed.
+    """What is computed, here or on Ray (`ortune.core.cluster`), by arguments of `load_engine`.
 
-    Attributes:
-        executor: ``local``, or Ray: `ortune.core.cluster`.
-        engine: Arguments of `load_engine`: ``on``, ``custom_ops``, ``require_signature``.
-        force: Do parts again whose model or input was changed since.
+    `force`: do parts again whose model or input was changed since.
     """
 
     model: Path
@@ -360,11 +355,9 @@ class BatchJob:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What was computed.
+    """What was computed, and what really ran it, in the words of every machine.
 
-    Attributes:
-        plan: The bundle's plan that ran; None for its original and for a plain model.
-        backends: What really ran it, in the words of every machine.
+    `plan` is the bundle's; None for its original and for a plain model.
     """
 
     plan: str | None

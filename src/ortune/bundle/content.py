@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
 from ortune.bundle.engine.archive import TEXTS, is_safe_member
+from ortune.bundle.engine.call import read_pictures
 from ortune.bundle.engine.consent import is_code, list_factories
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
-from ortune.bundle.engine.inputs import read_pictures
 from ortune.bundle.engine.load import HOME, CompiledPlan
 from ortune.bundle.engine.manifest import (
     COMPILED,

@@ -10,10 +10,24 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from ortune.bundle.engine.manifest import LIBRARIES, Manifest, Member
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.instances import Serving
+from ortune.bundle.engine.manifest import (
+    FORMAT,
+    LIBRARIES,
+    MANIFEST,
+    SBOM,
+    SERVING,
+    Manifest,
+    Member,
+)
+from ortune.core.atomic_write import open_output_draft
+from ortune.core.errors import BadModel
+from ortune.core.plugins import codec, stored
 
 _SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 _BUNDLE = "bundle"
@@ -68,19 +82,6 @@ def build_sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
         ),
     }
     return json.dumps(bill, indent=1).encode()
-
-
-def extend_sbom(bill: dict[str, Any], name: str, member: Member) -> bytes:
-    """Return a bill with one more file of data, in the place of one of that name.
-
-    Raises KeyError, TypeError or AttributeError where it is none that was written here.
-    """
-    component = _make_component("data", name, member)
-    components = [entry for entry in bill["components"] if entry.get("bom-ref") != name]
-    for entry in bill["dependencies"]:
-        if entry["ref"] == _BUNDLE and name not in entry["dependsOn"]:
-            entry["dependsOn"].append(name)
-    return json.dumps({**bill, "components": [*components, component]}, indent=1).encode()
 
 
 def _make_component(kind: str, name: str, member: Member) -> dict[str, Any]:
@@ -154,3 +155,60 @@ def _make_entry(name: str, how: int) -> zipfile.ZipInfo:
     entry.compress_type = how
     entry.external_attr = 0o644 << 16
     return entry
+
+
+def with_serving(
+    bundle: str | Path, out: str | Path, how: Serving, *, force: bool = False
+) -> Path:
+    """Write a copy of a bundle, whole or not at all, that engines and servers open as `how` says.
+
+    A signature is of a file's bytes, so the copy has none. Raises BadModel: it is no bundle, or
+    was changed after packing; OrtuneError: the copy cannot be written.
+    """
+    path, bundle = Path(out), Path(bundle)
+    with open_output_draft(path, force=force, sources=[bundle]) as draft:
+        write_serving(bundle, draft, how)
+    return path
+
+
+def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
+    """Write the copy to a path of the caller's; BadModel where it is no bundle, or changed."""
+    if not archive.is_bundle(bundle):
+        raise BadModel(f"{bundle.name} is not a bundle", fix="give a file made by pack")
+    with archive.open_bundle(bundle) as (source, manifest), zipfile.ZipFile(draft, "w") as target:
+        members = {}
+        for name in manifest.members:
+            if name in (SERVING, SBOM):
+                continue
+            archive.extract_member(source, manifest, name, None)  # is it what the manifest says?
+            entry = source.getinfo(name)
+            if entry.compress_type != zipfile.ZIP_STORED:
+                members[name] = write_text_member(target, name, source.read(name))
+                continue
+            with source.open(name) as stream:
+                members[name] = write_stream_member(target, name, stream, entry.file_size)
+        fields = codec.encode(how)
+        text = json.dumps(
+            {name: fields[name] for name in stored.list_settable_rules(Serving)}, indent=1
+        )
+        members[SERVING] = write_text_member(target, SERVING, text.encode(), packed=False)
+        if SBOM in manifest.members:
+            archive.extract_member(source, manifest, SBOM, None)
+            try:
+                bill = stored.parse_json(source.read(SBOM))
+                kept = [part for part in bill["components"] if part.get("bom-ref") != SERVING]
+                kept.append(_make_component("data", SERVING, members[SERVING]))
+                for entry in bill["dependencies"]:
+                    if entry["ref"] == _BUNDLE and SERVING not in entry["dependsOn"]:
+                        entry["dependsOn"].append(SERVING)
+                text = json.dumps({**bill, "components": kept}, indent=1)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadModel(
+                    f"{bundle.name}: its bill of materials cannot be read: {error}",
+                    fix=stored.DISTRUST,
+                ) from error
+            members[SBOM] = write_text_member(target, SBOM, text.encode())
+        whole = replace(manifest, format=FORMAT, members=members)
+        write_text_member(target, MANIFEST, whole.write_json())
+    with archive.open_bundle(draft):  # what a reader would refuse is not written
+        pass

@@ -348,12 +348,10 @@ class PassedOver:
 
 @dataclass(frozen=True)
 class Packaged:
-    """A package as it was written.
+    """A package as it was written, and faster plans that the target cannot run.
 
-    Attributes:
-        passed_over: Faster plans that the target cannot run.
-        replay: What running it again has shown; None where that was not done.
-        unrun: What was not run here; empty when nothing was left out.
+    `replay`: what running it again has shown; None where that was not done. `unrun`: what was not
+    run here.
     """
 
     path: Path

@@ -71,9 +71,8 @@ class _Options(CompareObservers):
 def command(options: _Options) -> int:
     """Show the ranges, or the ranking of observers."""
     if options.compare:
-        names = ("out", "tensorrt_cache")
         refuse_options(
-            names,
+            ("out", "tensorrt_cache"),
             "cannot be combined with --compare",
             "leave it out, then calibrate with the best observer",
         )

@@ -22,12 +22,11 @@ import click
 from ortune.cli.terminal.command import refuse_retired
 from ortune.cli.terminal.ending import handle_interruptions
 from ortune.cli.terminal.output import (
-    open_standard_streams,
     outlive_reader,
     print_text,
     write_error,
 )
-from ortune.cli.terminal.panels import write_common
+from ortune.cli.terminal.panels import COMMON
 from ortune.core.errors import (
     NoPlanFits,
     OrtuneError,
@@ -107,7 +106,8 @@ class Verbs(click.Group):
         """List the verbs, then the program's options, then those that most verbs take."""
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
-        write_common(formatter)
+        with formatter.section("Options of most verbs"):
+            formatter.write_dl([*COMMON.items()])
         formatter.write("\nWhich command do I need, by task: docs/commands.md of the sources\n")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -197,7 +197,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Without words it is that of the program, which ends soon, whatever threads of it still do.
     """
-    open_standard_streams()
+    # What a shell closed (``>&-``) is opened on nothing: a file would take its number otherwise.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
     if argv is not None:
         return _run_command(list(argv))
     with handle_interruptions(INTERRUPTED):

@@ -26,7 +26,6 @@ from ortune.core.temporary_folder import open_temporary_folder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ortune.bundle.batch import BatchResult
     from ortune.bundle.engine.engine import Engine
     from ortune.core.backend import Backend
     from ortune.core.hub import HubFolder
@@ -202,20 +201,20 @@ def _run_batch(options: _Options) -> None:
         "rows_per_s": rate,
         "written": batch.out,
     }
-    output.print_result(result, lambda: _print_batch(batch.out, outcome, rate))
 
+    def show() -> None:
+        parts = wording.format_count(outcome.parts, "part")
+        resumed = f", {outcome.resumed} of them there already" if outcome.resumed else ""
+        rows = [
+            *([("plan", outcome.plan)] if outcome.plan else []),
+            *(("backend", backend) for backend in outcome.backends),
+            ("rows", f"{outcome.rows} in {parts}{resumed}"),
+        ]
+        if rate is not None:
+            rows.append(("rate", f"{rate:.1f} rows a second for {outcome.seconds:.1f} s"))
+        output.print_table(("", str(batch.out)), rows)
 
-def _print_batch(out: Path, outcome: BatchResult, rate: float | None) -> None:
-    parts = wording.format_count(outcome.parts, "part")
-    resumed = f", {outcome.resumed} of them there already" if outcome.resumed else ""
-    rows = [
-        *([("plan", outcome.plan)] if outcome.plan else []),
-        *(("backend", backend) for backend in outcome.backends),
-        ("rows", f"{outcome.rows} in {parts}{resumed}"),
-    ]
-    if rate is not None:
-        rows.append(("rate", f"{rate:.1f} rows a second for {outcome.seconds:.1f} s"))
-    output.print_table(("", str(out)), rows)
+    output.print_result(result, show)
 
 
 def _parse_backend(on: str | None, level: str | None) -> Backend | None:

@@ -17,9 +17,9 @@ from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import UNSAID, Serving, load_serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import SBOM, SERVING
+from ortune.bundle.members import with_serving
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
-from ortune.bundle.serving import with_serving
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
 

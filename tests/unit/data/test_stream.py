@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ortune.bundle.engine.inputs import prepare_checks
+from ortune.bundle.engine.call import prepare_checks
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.data import stream

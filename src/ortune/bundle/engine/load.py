@@ -21,7 +21,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.archive import require_inside
-from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.call import Call, attach_pictures
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.golden import (
     TOLERANCE_DB,
@@ -29,7 +29,6 @@ from ortune.bundle.engine.golden import (
     list_cpu_differences,
     snr_db,
 )
-from ortune.bundle.engine.inputs import attach_pictures
 from ortune.bundle.engine.instances import Serving, load_serving, read_serving
 from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan, Signature
 from ortune.bundle.engine.signing import verify_signature
@@ -158,12 +157,10 @@ HOME = "compiled"
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """What a plan's models were compiled to.
+    """What the models of the plan at a place, from 0, were compiled to.
 
-    Attributes:
-        plan: Place of the plan in the bundle, from 0.
-        models: Model name -> member of the compiled model.
-        made_for: What must be the same where it is opened: provider, versions, device.
+    `models` are name -> member; `made_for` is what must be the same where they are opened:
+    provider, versions, device.
     """
 
     plan: int
@@ -283,10 +280,9 @@ def _measure_distances(
 class Running:
     """Models of a bundle with their sessions.
 
-    Attributes:
-        fallback: Why it is not the first plan, or not the one that was asked for.
-        plan: None for the original, and for a backend that no plan was measured on.
-        compiled: The plan's models run as they were compiled when the bundle was packed.
+    `fallback`: why it is not the first plan, or not the one that was asked for. No plan stands for
+    the original, and for a backend that none was measured on. `compiled`: the models run as they
+    were compiled when the bundle was packed.
     """
 
     calls: Mapping[str, Call]

@@ -82,11 +82,9 @@ def make_command(
 ) -> Callable[[Callable[[R | F], int | None]], click.Command]:
     """Make a command of a function that takes a request; it may return an exit code.
 
-    The request's notes go to stderr unless the function replaces the sink.
-
-    Args:
-        forms: Flag -> the request that the function gets with it, in place of `kind`. Options
-            of one are refused with another, and the command's arguments are those of all.
+    The request's notes go to stderr unless the function replaces the sink. `forms`: flag -> the
+    request that the function gets with it, in place of `kind`. Options of one are refused with
+    another, and the command's arguments are those of all.
     """
     other_forms: Mapping[str, type[F]] = forms or {}
 

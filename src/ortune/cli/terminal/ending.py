@@ -16,13 +16,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def handle_interruptions(code: int) -> Iterator[None]:
-    """Have SIGTERM interrupt this program as Ctrl-C does; a second of both ends it for certain.
+    """Have SIGTERM interrupt this program as Ctrl-C does; a second of both ends it, by `code`.
 
     Python hears of a signal between two of its instructions alone. A thread hears of it at once,
     and tells a model that runs in the main thread to end.
-
-    Args:
-        code: Of a program that was ended by the second.
     """
     termination, (here, there) = Termination(), socket.socketpair()
     there.setblocking(False)

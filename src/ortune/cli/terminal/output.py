@@ -76,28 +76,14 @@ _PIPED = 10_000
 """Columns of tables where no terminal sets a width: a row is one line for what reads it."""
 
 
-def open_standard_streams() -> None:
-    """Open what a shell closed (``>&-``) on nothing: a file would take its number otherwise."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
-
-
 @contextmanager
 def outlive_reader(stream: TextIO) -> Iterator[None]:
     """Let the block print to a stream that may not take it: its reader is gone, its disk is full.
 
     What it prints from then on goes nowhere; the work and the exit status are as they would be,
-    but where an answer is lost that somebody still waits for.
-
-    Raises:
-        OrtuneError: The answer cannot be written to stdout, for another reason than that its
-            reader went away, as `head` and terminals do.
+    but where an answer is lost that somebody still waits for. Raises OrtuneError: the answer
+    cannot be written to stdout, for another reason than that its reader went away, as `head` and
+    terminals do.
     """
     try:
         yield
@@ -175,12 +161,9 @@ def wrap_for_stream(text: str, stream: TextIO) -> str:
 
 
 def make_console(*, err: bool = False) -> Console:
-    """Return a console on stdout; wide where no terminal sets a width, so that rows are lines.
+    """Return a console on stdout or stderr; wide without a terminal's width, for rows in lines.
 
     Names in what it prints cannot steer the terminal.
-
-    Args:
-        err: On stderr.
     """
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment

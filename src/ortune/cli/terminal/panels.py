@@ -79,12 +79,6 @@ def write_panels(
             formatter.write(f"  {line}\n".replace("\0", " "))
 
 
-def write_common(formatter: click.HelpFormatter) -> None:
-    """Write what the common options do."""
-    with formatter.section("Options of most verbs"):
-        formatter.write_dl([*COMMON.items()])
-
-
 def list_own(command: click.Command | None) -> dict[str, click.Option]:
     """Return the options that the help of a verb explains, by their long words."""
     common = {_find_word(text) for text in COMMON}

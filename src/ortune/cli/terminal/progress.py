@@ -80,11 +80,10 @@ class Display:
 
 @contextmanager
 def show_progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
-    """Yield what shows the events of one verb.
+    """Yield what shows a verb's events.
 
-    Args:
-        quiet: Take plain lines on a terminal too.
-        verbose: Show steps and starts. Plain lines then, as the runtime logs to stderr as well.
+    Lines are plain where `quiet`, and where `verbose` shows steps and starts, as the runtime logs
+    to stderr as well.
     """
     shown = Display(live=not (quiet or verbose) and sys.stderr.isatty(), verbose=verbose)
     try:

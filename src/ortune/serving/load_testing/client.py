@@ -82,14 +82,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Requests of one client process, without a pause.
+    """Requests of one client process without a pause, from a time of ``perf_counter_ns`` on.
 
-    Attributes:
-        start_ns: When it begins, by ``time.perf_counter_ns``, which all processes of a machine
-            share.
-        requests: Of a closed loop; 0 for as many as there is time for.
-        seconds: Of a closed loop without `requests`.
-        schedule: Intended starts of an open loop, nanoseconds from `start_ns`.
+    All processes of a machine share that clock. In a closed loop there are so many requests, or as
+    many as there is time for; in an open one they start at a schedule, nanoseconds from its
+    beginning.
     """
 
     start_ns: int
@@ -109,7 +106,6 @@ class Report:
         errors: What was wrong; the first, empty, stands for nothing.
         examples: Error -> the text of its first.
         answers: (sample, bytes of JSON at the head or -1, body) -> how many were equal to it.
-        kept_bytes: Bytes of these answers.
         dropped: Answers that were not kept, as too many differ, or differ and are large.
         cpu_s: CPU seconds that the process took for it.
     """
@@ -185,9 +181,8 @@ async def run_open_loop(
 ) -> None:
     """Send requests when they are due, whether or not earlier ones are answered.
 
-    Args:
-        connections: Requests under way at most; later ones wait here, and that time counts.
-        patience_s: A request that has waited here so long is counted, and not sent.
+    More than `connections` wait here, and that time counts; one that has waited `patience_s` is
+    counted, and not sent.
     """
     free = asyncio.Semaphore(connections)
 

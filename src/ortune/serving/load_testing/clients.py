@@ -49,12 +49,7 @@ _NEEDED = {"http": ("httptools", "httptools"), "grpc": ("grpc", "grpcio")}
 
 @dataclass(frozen=True)
 class CalledModel:
-    """What is called on a server.
-
-    Attributes:
-        version: Empty for its default.
-        platform: What the server says runs it.
-    """
+    """What is called on a server, on a `platform` as it says; no version is the default one."""
 
     name: str
     version: str

@@ -24,7 +24,7 @@ from ortune.bundle.engine import archive, joining
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.signing import signature_of
-from ortune.bundle.serving import with_serving, write_serving
+from ortune.bundle.members import with_serving, write_serving
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Progress, Sink, ignore_event
@@ -76,11 +76,8 @@ _LEVELS = 40
 class Scores:
     """The score of servers for a goal, higher is better; it knows what to ask next.
 
-    Attributes:
-        rate: Requests a second at which the percentile counts; 0: the highest rate that keeps the
-            goal counts.
-        beyond: Answers beyond the percentile that tell it.
-        client_limits: In some level the client was busy nearly all the time.
+    At a rate the percentile counts; at 0 the highest rate that keeps the goal. Answers `beyond`
+    the percentile tell it. `client_limits`: in some level the client was busy nearly all the time.
     """
 
     goal: PercentileLimit
@@ -384,7 +381,7 @@ def search_settings(request: LoadTest) -> GoalResult:
         plain = Path(folder) / path.name
         start = partial(start_server, request=request, folder=Path(folder))
         write_serving(path, plain, Serving())
-        # Return what a bundle can be served with here; it is opened once for that.
+        # What a bundle can be served with here; it is opened once for that.
         limit_us = goal.limit_ns / 1e3
         code = "--allow-custom-ops" in shlex.split(request.serve)
         with load_engine(plain, on=request.on or None, custom_ops=code) as engine:

@@ -64,12 +64,7 @@ def is_url(text: str) -> bool:
 
 @dataclass(frozen=True)
 class PercentileLimit:
-    """A percentile of the latency from the intended start, and what it is at most.
-
-    Attributes:
-        percentile: From 50 up, below 100.
-        limit_ns: Nanoseconds.
-    """
+    """A percentile of the latency from the intended start, from 50 up, and its limit."""
 
     percentile: float
     limit_ns: float

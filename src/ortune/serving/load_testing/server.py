@@ -54,16 +54,11 @@ class RunningServer:
 
 @contextmanager
 def serve_models(*models: str | Path, options: Sequence[str] = ()) -> Iterator[RunningServer]:
-    """Serve models until the block ends: then the server is asked to, after 30 s killed.
+    """Serve bundles, models or folders of versions until the block ends, and 30 s for the rest.
 
-    SIGTERM is a KeyboardInterrupt meanwhile: no server outlives what started it.
-
-    Args:
-        models: Bundles, plain models, folders of versions.
-        options: More words for `ortune serve`, such as ``("--instances", "2")``.
-
-    Raises:
-        OrtuneError: It does not get ready, with the last that it said.
+    SIGTERM is a KeyboardInterrupt meanwhile: no server outlives what started it. `options` are
+    more words for `ortune serve`, such as ``("--instances", "2")``. Raises OrtuneError: it does
+    not get ready, with the last that it said.
     """
     with socket.socket() as first, socket.socket() as second:
         for free in (first, second):

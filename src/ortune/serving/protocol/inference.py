@@ -23,12 +23,9 @@ from ortune.serving.protocol.status import RequestRefused
 
 @dataclass(frozen=True, slots=True)
 class OutputRequest:
-    """An output that a request names.
+    """An output that a request names; its data may be wanted behind the JSON, over gRPC always.
 
-    Attributes:
-        binary: Its data is wanted behind the JSON; over gRPC always.
-        classes: So many classes with the highest scores are wanted in place of the scores; 0: the
-            scores.
+    So many classes with the highest scores are wanted in place of the scores; 0: the scores.
     """
 
     name: str

@@ -34,6 +34,7 @@ SERVICE = "inference.GRPCInferenceService"
 HEALTH = "/grpc.health.v1.Health/Check"
 """gRPC's own question, which Kubernetes asks."""
 _KNOWN = frozenset({"triton_enable_empty_final_response"})
+_PARAMETER_FIELDS = {bool: "bool_param", int: "int64_param", float: "double_param"}
 _RAW_OUTPUT, _STREAMED = 6, 2
 """Fields ``raw_output_contents`` and ``infer_response``."""
 _SMALL = 32 << 10
@@ -132,15 +133,6 @@ def deserialize_request(body: bytes) -> AddressedRequest:
     return AddressedRequest(infer_message.model_name, infer_message.model_version, declared)
 
 
-def build_message(response: inference.InferResponse) -> Any:
-    """Return a ``ModelInferResponse`` with raw contents."""
-    infer_message = _describe_response(response)
-    infer_message.raw_output_contents.extend(
-        bytes(to_raw(output.array)) for output in response.outputs
-    )
-    return infer_message
-
-
 def serialize_response(response: inference.InferResponse, *, streamed: bool = False) -> bytes:
     """Return a ``ModelInferResponse`` as bytes, of a stream too; tensors are copied once."""
     parts: list[bytes | memoryview] = [_describe_response(response).SerializeToString()]
@@ -158,24 +150,13 @@ def _describe_response(response: inference.InferResponse) -> Any:
         model_name=response.model, model_version=response.version, id=response.id
     )
     for name, value in response.parameters.items():
-        setattr(infer_message.parameters[name], _choose_field(value), value)
+        field = _PARAMETER_FIELDS.get(type(value), "string_param")
+        setattr(infer_message.parameters[name], field, value)
     for output in response.outputs:
         infer_message.outputs.add(
             name=output.name, datatype=output.datatype, shape=output.array.shape
         )
     return infer_message
-
-
-def _choose_field(value: Any) -> str:
-    match value:
-        case bool():
-            return "bool_param"
-        case int():
-            return "int64_param"
-        case float():
-            return "double_param"
-        case _:
-            return "string_param"
 
 
 def _declare_message(

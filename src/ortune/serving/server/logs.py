@@ -43,13 +43,10 @@ _CLOSE_S = 2.0
 
 @dataclass(slots=True)
 class LoggedRequest:
-    """A request that got its answer.
+    """A request that got its answer by ``http`` or ``grpc``, with its ``traceparent`` header.
 
-    Attributes:
-        front: ``http`` or ``grpc``.
-        ms: From when it was read to when its answer was made.
-        queue_ms: Of these, until a worker took it.
-        trace: Its ``traceparent`` header, W3C Trace Context.
+    It took so many ms from when it was read to when its answer was made, `queue_ms` of them until
+    a worker took it.
     """
 
     front: str
@@ -264,9 +261,6 @@ class Spans:
     They are made when the request is answered, so that it waits for none; a thread sends them, and
     drops what the collector does not take in time. OpenTelemetry's own variables
     (``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``, ...) hold.
-
-    Args:
-        exporter: Where they go.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.unit import studies
 from tests.unit.packaged import forge
 
-from ortune.bundle.engine.inputs import read_pictures
+from ortune.bundle.engine.call import read_pictures
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature
 from ortune.bundle.pack import pack

@@ -75,7 +75,7 @@ def test_answers_over_http(binary: bool) -> None:
 
 
 def test_answers_over_grpc() -> None:
-    found = bodies.read_answer("grpc", messages.build_message(ANSWER).SerializeToString())
+    found = bodies.read_answer("grpc", messages.serialize_response(ANSWER))
     np.testing.assert_array_equal(found["y"], [[1.5, -2]])
     assert found["t"].tolist() == [["ä", "b"]]
 

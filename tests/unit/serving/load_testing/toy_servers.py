@@ -201,8 +201,7 @@ def over_grpc(script: Script, trusted: Pair | None = None) -> Iterator[str]:
         if script.status(number) != 200:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
         found = messages.deserialize_request(body).request
-        made: bytes = messages.build_message(script.answer(found)).SerializeToString()
-        return made
+        return messages.serialize_response(script.answer(found))
 
     def told(name: str, content: Callable[[], Any]) -> Any:
         def reply(body: bytes, context: grpc.ServicerContext) -> bytes:

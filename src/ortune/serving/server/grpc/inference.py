@@ -32,13 +32,9 @@ and 0x78 is that of a field 15, which none has."""
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a call says of itself beside its messages.
+    """What a call says of itself: ``x-request-id``, ``traceparent``, seconds until its deadline.
 
-    Attributes:
-        id: Its ``x-request-id``.
-        trace: Its ``traceparent``, W3C Trace Context.
-        ends_on_error: A stream ends with the first refusal, as its status (``triton_grpc_error``).
-        seconds: Until its deadline; None without one.
+    With ``triton_grpc_error`` a stream ends with the first refusal, as its status.
     """
 
     id: str

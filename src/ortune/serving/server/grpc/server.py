@@ -278,19 +278,12 @@ def _read_log_settings(request: Any) -> Content:
 
 
 class GrpcServer:
-    """The service on one port, inside the event loop that will serve.
+    """The service on one port, inside the event loop that will serve; without TLS if need be.
 
-    Args:
-        certificate: For TLS; None for clear text.
-        address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
-        max_message: Bytes of a message at most, as it comes and inflated; None for the limit of
-            all requests. gRPC refuses a larger one by its head.
-
-    Attributes:
-        port: It listens there from the beginning on, and answers from `start` on.
-
-    Raises:
-        BadSettings: The port is not to be had.
+    It listens on `port` of its address, ``127.0.0.1:8001`` or ``[::1]:8001``, from the beginning
+    on, any free one for 0, and answers from `start` on. `max_message`: bytes of a message at most,
+    as it comes and inflated; None for the limit of all requests. gRPC refuses a larger one by its
+    head. Raises BadSettings: the port is not to be had.
     """
 
     def __init__(

@@ -58,8 +58,7 @@ class Exchange:
         id: That or, if it has one of its own, the body's.
         queue_ms: Milliseconds that it waited, once it is answered.
         logs_success: Whether the journal hears of it where all goes well.
-        received: Bytes of its body.
-        late: Whether it did not come in time.
+        late: Whether its body did not come in time.
     """
 
     __slots__ = (

@@ -52,13 +52,9 @@ _POLL_S = 0.05
 class _Transport:
     """A transport that reads no more while requests wait for their turn: they may never end.
 
+    It `is_held` where it was to read on and does not, and `is_behind` what is not parsed yet. Of
+    the bytes of answers that the client has not taken, the first were written at `busy_since`.
     What is written once it closes is dropped: uvloop's own raises then.
-
-    Attributes:
-        is_held: Whether it was to read on, and does not.
-        is_behind: Whether what was read is not parsed yet.
-        written: Bytes of answers so far.
-        busy_since: When the first of those that the client has not taken were written.
     """
 
     def __init__(self, transport: asyncio.Transport, inner: HttpToolsProtocol) -> None:

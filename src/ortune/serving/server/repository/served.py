@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.bundle.engine.batching import QueueFull, TimedAnswer
-from ortune.bundle.engine.call import Call
-from ortune.bundle.engine.inputs import PictureInput
+from ortune.bundle.engine.call import Call, PictureInput
 from ortune.bundle.engine.joining import has_free_batch
 from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec

@@ -16,9 +16,8 @@ import onnx
 from tests.unit.bundle.engine.scripted import DOUBLING, Doubling
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.call import Call, read_pictures
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.inputs import read_pictures
 from ortune.bundle.engine.instances import Instances
 from ortune.bundle.engine.load import load_engine
 from ortune.serving.server.http.app import App

@@ -32,7 +32,7 @@ from tests.unit.serving.server.repository.toys import (
     write,
 )
 
-from ortune.bundle.engine.inputs import PictureInput, prepare_checks
+from ortune.bundle.engine.call import PictureInput, prepare_checks
 from ortune.bundle.engine.load import load_engine
 from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
