@@ -171,17 +171,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "outlook": study.header.outlook,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
-        "steps": [
-            {
-                "budget": str(step.budget),
-                "key": step.best.key,
-                "plan": str(step.best.plan),
-                "speedup": step.speedup(step.best),
-                "score": step.best.score,
-                "size": step.best.size,
-            }
-            for step in judge_steps(study)
-        ],
+        "steps": [_serialize_step(step) for step in judge_steps(study)],
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,
@@ -226,6 +216,19 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "command": study.command,
         "versions": study.job.versions,
         "machine": study.job.machine,
+    }
+
+
+def _serialize_step(study: Study) -> dict[str, object]:
+    """Return the answer for a step of the budget."""
+    best = study.best
+    return {
+        "budget": str(study.budget),
+        "key": best.key,
+        "plan": str(best.plan),
+        "speedup": study.speedup(best),
+        "score": best.score,
+        "size": best.size,
     }
 
 

@@ -1,4 +1,4 @@
-"""Read a bundle's zip: members are checked against digests, and stay below a folder as weights."""
+"""Read a bundle's zip: members are checked against digests and stay below a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ASGI application: who may ask, the protocol's routes, and what the journal hears of it."""
+"""The ASGI application: who may ask, the routes, and what the journal hears of it."""
 
 from __future__ import annotations
 
