@@ -1,4 +1,4 @@
-"""Package targets: what writes a bundle's plan as somebody else's runtime takes it, and of what.
+"""Package targets: what writes a bundle's plan as somebody else's runtime takes it.
 
 A `Source` is such a plan, unpacked.
 """
