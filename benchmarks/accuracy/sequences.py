@@ -34,7 +34,7 @@ from ortune.core.reading import read_step
 from ortune.core.step import Recipe
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.data.sequences.pairs import find_state_pairs
+from ortune.data.sequences.rolling import find_state_pairs
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.measurement.machine.machine import describe_machine, package_versions

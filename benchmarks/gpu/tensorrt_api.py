@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu import models as gpu_models
 from benchmarks.gpu.steps import Target
-from ortune.backends.runtimes.tensorrt import build, library, run
+from ortune.backends import tensorrt_engine
+from ortune.backends.runtimes.tensorrt import build, library
 
 _RUNS = 200
 _TURNS = 5
@@ -61,7 +62,7 @@ def beside_trtexec(model: Path, root: Path) -> dict[str, Any]:
     told: dict[str, Any] = {"build_s": took, "size": len(plan)}
     mine: Times = []
     others: Times = []
-    session = run.TensorrtSession(plan, options)
+    session = tensorrt_engine.TensorrtSession(plan, options)
     try:
         session.stage(feeds)
         told["end_to_end_ns"] = timed(lambda: session.run(feeds))

@@ -15,7 +15,7 @@ from ortune.analysis.profiling.profile import profile
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.io.check import check_model, describe_signature
-from ortune.quantizers.common.block_grid import BlockSpec
+from ortune.quantizers.common.grid import BlockSpec
 from ortune.quantizers.int4_weights import Int4Weights
 
 _MIB = 1 << 20

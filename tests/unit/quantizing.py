@@ -13,7 +13,7 @@ import pytest
 
 from ortune.core.observer import Probe, Range
 from ortune.core.step import Quantizer
-from ortune.quantizers.common.block_grid import (
+from ortune.quantizers.common.grid import (
     BlockSpec,
     BlockSteps,
     PackedWeight,

@@ -20,7 +20,7 @@ import pytest
 import ortune as ot
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import custom_ops, keys
+from ortune.backends.runtimes.onnxruntime import checks, custom_ops
 from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.backends.runtimes.tensorrt import library
 from ortune.bundle.engine.call import InputCheck, PictureInput
@@ -171,7 +171,7 @@ def an_old_tensorrt(room: Room) -> Iterator[tuple[Act, Act]]:
 @follow("check its name, or leave it out")
 def an_option_that_a_provider_lacks(room: Room) -> Iterator[tuple[Act, Act]]:
     words = room.write("libonnxruntime_providers_cuda.so", b"\0device_id\0gpu_mem_limit\0")
-    room.patch.setattr(keys, "list_libraries", lambda: [words])
+    room.patch.setattr(checks, "list_libraries", lambda: [words])
 
     def act(*names: str) -> None:
         probe.demand_provider_options("CUDAExecutionProvider", names)

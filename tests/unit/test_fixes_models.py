@@ -17,9 +17,9 @@ import onnxruntime as ort
 import pytest
 
 import ortune as ot
+from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime import compiled, custom_ops
-from ortune.backends.runtimes.openvino import plugin
 from ortune.backends.runtimes.torch.module import load_folder, read_checkpoint
 from ortune.bundle.pack import pack
 from ortune.core.backend import Backend
@@ -37,7 +37,7 @@ from ortune.measurement.workloads.loadgen import read_results
 from ortune.metrics.common.detection import read_detections
 from ortune.metrics.common.fidelity import parse_group
 from ortune.metrics.common.outputs import find_vectors
-from ortune.quantizers.calibration.reuse import load_ranges
+from ortune.quantizers.calibration.ranges_file import load_ranges
 from ortune.quantizers.common.weights.blockwise import compute_order
 from ortune.quantizers.observers.moments import LayerMoments
 from ortune.search import each
@@ -237,7 +237,7 @@ def a_library_that_kills_its_process(room: Room) -> Iterator[tuple[Act, Act]]:
 def no_plug_in(room: Room) -> Iterator[tuple[Act, Act]]:
     def act(device: str) -> None:
         with lack(room, "onnxruntime_ep_openvino"):
-            plugin.list_openvino_devices(device)
+            openvino.list_openvino_devices(device)
 
     yield lambda: act("AUTO"), end_at("plug-in is not installed", lambda: act("CPU"))
 

@@ -26,14 +26,14 @@ from ortune.core.observer import Observer
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.reading import read_step
 from ortune.core.workload import Workload
-from ortune.data.sequences.pairs import parse_state_pairs
 from ortune.data.sequences.request import SequenceForm
+from ortune.data.sequences.rolling import parse_state_pairs
 from ortune.data.synthetic import require_input_names
 from ortune.exporters.request import DynamicAxes, InputSpecs
 from ortune.measurement import devices, environment
 from ortune.measurement.environments import releases
 from ortune.metrics.common.outputs import select_outputs
-from ortune.quantizers.calibration import tensorrt_cache
+from ortune.quantizers.calibration import ranges_file
 from ortune.reporting.explanation.explain import explain
 from ortune.search.request import Optimize
 from ortune.serving.load_testing.requests import PercentileLimit, Rates, ServerUrl
@@ -204,7 +204,7 @@ SPELLED = {
         lambda text: releases.parse_release(f"onnxruntime=={text}"), "9.9", r"\d+\.\d+\.\d+"
     ),
     "releases": read(releases.select_releases, "a..b", r"1\S+(?<!,)"),
-    "a version of TensorRT": read(tensorrt_cache.encode_version, "x", r"\d\S+"),
+    "a version of TensorRT": read(ranges_file.encode_version, "x", r"\d\S+"),
     "a sequence": read(SequenceForm("").read, "?", r"\b(?:file|group)\b"),
     "a server": read(
         lambda text: ServerUrl.parse(text.replace("HOST:PORT", "127.0.0.1:8000")),

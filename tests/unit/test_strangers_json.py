@@ -17,7 +17,8 @@ from ortune.analysis.costs.cost import read_priced_source
 from ortune.analysis.profiling.files import read_profile
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.data.formats.coco import read_annotations
+from ortune.data.labels import read_annotations
+from ortune.data.reading import Reading
 from ortune.data.sources import open_source
 from ortune.measurement.devices import read_inventory
 from ortune.quantizers.calibration.ranges_file import read_ranges
@@ -26,7 +27,7 @@ DIGITS, DEPTH = "9" * 5000, 100_000
 
 
 def read_samples(path: Path) -> None:
-    list(open_source(path, [TensorSpec("x", "float32", (1,))], note=print))
+    list(open_source(path, Reading([TensorSpec("x", "float32", (1,))], print)))
 
 
 @pytest.mark.parametrize(

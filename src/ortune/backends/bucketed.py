@@ -121,9 +121,8 @@ class Bucketed(Backend):
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
     ) -> Iterable[Self]:
-        return map(
-            self.wrap_backend, self._resolve_inner().variants(facts, workload, capabilities)
-        )
+        inner = self._resolve_inner().variants(facts, workload, capabilities)
+        return map(self.wrap_backend, inner)
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
@@ -144,11 +143,7 @@ class Bucketed(Backend):
         return replace(self, inner=plain, threads=inner.threads, custom_ops=inner.custom_ops)
 
     def _resolve_inner(self) -> Backend:
-        """Return the inner backend with its threads and libraries.
-
-        Raises:
-            BadSettings: It takes no libraries.
-        """
+        """Return the inner backend with its threads and libraries, else raise BadSettings."""
         inner = replace(self.inner, threads=self.threads)
         if not self.custom_ops:
             return inner
@@ -221,12 +216,12 @@ class Bucketed(Backend):
         real = 0 if mask is None else count_real_columns(mask, self.side)
         if not real:
             return outputs
-        return {
+        cut = {
             name: array[:, self._make_slice(real)]
-            if name in self.outputs and array.ndim > 1
-            else array
             for name, array in outputs.items()
+            if name in self.outputs and array.ndim > 1
         }
+        return {**outputs, **cut}
 
 
 def count_real_columns(mask: NDArray[Any], side: str = "right") -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from ortune.backends.runtimes.onnxruntime import checks, keys, session
+from ortune.backends.runtimes.onnxruntime import checks, session
 from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.core.backend import Backend, GraphLevel, graph_level
@@ -119,7 +119,7 @@ class Cpu(Backend):
     fast_gelu: bool = False
     cast_chains: bool = False
     nbits_block: Annotated[int, Bounds(-1, 256)] = 0
-    config: Annotated[tuple[str, ...], stored.pairs(keys.SESSION_KEYS)] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(checks.SESSION_KEYS)] = ()
     custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Cpu(Backend):
         """
         reason = session.explain_missing_runtime()
         if reason is None:
-            keys.demand_session_keys(self.build_config_entries())
+            checks.demand_session_keys(self.build_config_entries())
             if self.custom_ops:
                 op_libraries.demand_loadable(self.custom_ops)
         return reason
@@ -187,9 +187,20 @@ class Cpu(Backend):
         neighbours: dict[str, list[Self]] = {"flush_denormals": flush if facts.denormals else []}
         neighbours |= self._vary_optimizers(facts)
         if several:
-            neighbours["spin"] = self._vary_spinning()
-        counts = checks.thread_counts(cpus, self.threads)
-        neighbours["threads"] = [self._with_threads(n) for n in counts]
+            plain = replace(self, spin=True, spin_us=0, spin_backoff=1)
+            neighbours["spin"] = [
+                replace(plain, spin=False),
+                replace(plain, spin_us=100),
+                replace(plain, spin_us=1000, spin_backoff=8),
+                replace(plain, spin_backoff=8),
+            ]
+        # With the count goes what depends on it.
+        bare = replace(self, affinity="", block_base=0, parallel=False, inter_threads=0)
+        alone = replace(bare, threads=1, spin=True, spin_us=0, spin_backoff=1)
+        neighbours["threads"] = [
+            alone if count == 1 else replace(self, threads=count, affinity="")
+            for count in checks.thread_counts(cpus, self.threads)
+        ]
         neighbours["level"] = [replace(self, level="extended")]
         if several:
             neighbours["block_base"] = [replace(self, block_base=4)]
@@ -225,23 +236,6 @@ class Cpu(Backend):
             neighbours[f"without {name}"] = [replace(self, disable=more)] if fires else []
         return neighbours
 
-    def _with_threads(self, count: int) -> Self:
-        """Change the count and drop what depends on it."""
-        if count != 1:
-            return replace(self, threads=count, affinity="")
-        alone = replace(self, threads=1, affinity="", block_base=0, parallel=False)
-        return replace(alone, inter_threads=0, spin=True, spin_us=0, spin_backoff=1)
-
-    def _vary_spinning(self) -> list[Self]:
-        """No spinning, short, short and polite, polite: each in place of the present one."""
-        plain = replace(self, spin=True, spin_us=0, spin_backoff=1)
-        return [
-            replace(plain, spin=False),
-            replace(plain, spin_us=100),
-            replace(plain, spin_us=1000, spin_backoff=8),
-            replace(plain, spin_backoff=8),
-        ]
-
     def build_config_entries(self) -> dict[str, str]:
         """Return the session keys of all fields that are not at the runtime's default.
 
@@ -272,18 +266,14 @@ class Cpu(Backend):
             yield opened
 
     def _make_session_options(self, verbose: bool, save_to: Path | None = None) -> Any:
-        """Return the runtime's options, every key probed.
-
-        Raises:
-            BadSettings: The runtime does not know a key, or settings contradict each other.
-        """
+        """Return the runtime's options, every key probed, else raise BadSettings."""
         checks.check_dependencies(
             (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
             (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
         )
         checks.check_affinity(self.affinity, self.threads or effective_cpus())
         entries = self.build_config_entries()
-        keys.demand_session_keys(entries)
+        checks.demand_session_keys(entries)
         options = session.make_session_options(
             self.threads, self.level, verbose=verbose, save_to=save_to, custom_ops=self.custom_ops
         )

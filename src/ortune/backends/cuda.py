@@ -190,12 +190,11 @@ class Cuda(Backend):
         """
         return self._open_session(path, self._make_session_options(verbose), verbose)
 
-    @contextmanager
     def _open_session(
         self, path: Path, options: Any, verbose: bool = False
-    ) -> Iterator[session.OrtSession]:
+    ) -> AbstractContextManager[session.OrtSession]:
         probe.preload_libraries(self.provider)
-        opening = device_session.open_device_session(
+        return device_session.open_device_session(
             path,
             options,
             self._make_provider_chain(),
@@ -205,8 +204,6 @@ class Cuda(Backend):
             graph=_GRAPH if self.cuda_graph else "",
             verbose=verbose,
         )
-        with opening as opened:
-            yield opened
 
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:

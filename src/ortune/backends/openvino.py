@@ -1,21 +1,32 @@
-"""OpenVINO: through its onnxruntime plug-in, or by its own runtime where that has no device."""
+"""OpenVINO: through its onnxruntime plug-in, or by its own runtime where that has no device.
+
+The plug-in does not compile a graph that reads overridable initializers ("OpenVINO input has no
+ONNX binding", plug-in 1.8): it is given the model with them as constants, which they are to
+ortune.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from ortune.backends.runtimes.onnxruntime import checks, keys
+from ortune.backends.runtimes import own_process
+from ortune.backends.runtimes.onnxruntime import checks, compiled
+from ortune.backends.runtimes.onnxruntime import session as ort
+from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
-from ortune.backends.runtimes.openvino import native, plugin
+from ortune.backends.runtimes.openvino import native
+from ortune.backends.runtimes.openvino.native import DRIVERS
 from ortune.core.backend import Backend, Kind, explain_unverified
 from ortune.core.capabilities import Capabilities, State
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import effective_cpus, list_native_units, native_types
 from ortune.core.plugins import stored
@@ -23,6 +34,66 @@ from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.graph.io import links
+from ortune.graph.io.protobuf import drop_initializer_inputs
+
+PACKAGE = "onnxruntime-ep-openvino"
+PROVIDER = "OpenVINOExecutionProvider"
+
+
+def list_openvino_devices(device: str = "CPU") -> list[Any]:
+    """Register the plug-in and return its devices of one kind.
+
+    Args:
+        device: In OpenVINO's spelling; AUTO is its own runtime's matter.
+
+    Raises:
+        BackendMissing: It is not installed, or offers none.
+    """
+    if device == "AUTO":
+        raise BackendMissing("the plug-in is not asked for AUTO", fix="pip install openvino")
+    try:
+        import onnxruntime_ep_openvino as plugin
+    except ImportError:
+        raise BackendMissing(
+            "the OpenVINO plug-in is not installed", fix=f"pip install {PACKAGE}"
+        ) from None
+    import onnxruntime
+
+    plug_in.register_library(Path(plugin.get_library_path()), PACKAGE)
+    kind = getattr(onnxruntime.OrtHardwareDeviceType, device)
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == PROVIDER]
+    if matches := [candidate for candidate in devices if candidate.device.type == kind]:
+        return matches
+    if device == "CPU":
+        raise BackendMissing(
+            "the installed OpenVINO plug-in takes Intel CPUs only (onnxruntime PR#31981)",
+            fix="pip install openvino, the runtime without the plug-in",
+        )
+    raise BackendMissing(
+        f"the installed OpenVINO plug-in {plug_in.NO_DEVICE} {device} here", fix=DRIVERS[device]
+    )
+
+
+@cache
+def explain_missing_plugin(device: str = "CPU") -> str | None:
+    """Return what keeps the plug-in from a device here and how to fix it, or None.
+
+    Asked in a process of its own: a registration holds for the life of a process, and a broken
+    library could end it.
+    """
+    if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
+        return f"pip install {PACKAGE}"
+    if device == "AUTO":
+        return "AUTO is chosen by OpenVINO's own runtime; pip install openvino"
+    code = (
+        "import sys\n"
+        "from ortune.backends import openvino\n"
+        "from ortune.core.errors import OrtuneError\n"
+        "try:\n    openvino.list_openvino_devices(sys.argv[1])\n"
+        "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
+    )
+    return own_process.find_load_failure("the installed plug-in", code, device)
+
 
 _STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
 """AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
@@ -114,7 +185,7 @@ class Openvino(Backend):
     """
 
     title: ClassVar[str] = "OpenVINO"
-    provider: ClassVar[str] = plugin.PROVIDER
+    provider: ClassVar[str] = PROVIDER
     added: ClassVar[frozenset[str]] = frozenset({"device"})
 
     device: Literal["cpu", "gpu", "npu", "auto"] = "cpu"
@@ -133,13 +204,12 @@ class Openvino(Backend):
         if self.device == "cpu":
             return
         of_cpus = ("pinning", "hyper_threading", "cores", "flush_denormals")
-        checks.check_dependencies(
-            *(
-                (getattr(self, name) == getattr(Openvino, name), name, "device=cpu")
-                for name in of_cpus
-            ),
-            (self.device != "auto" or not self.streams, "streams", "device=cpu or device=gpu"),
-        )
+        rules = [
+            (getattr(self, name) == getattr(Openvino, name), name, "device=cpu")
+            for name in of_cpus
+        ]
+        streams = self.device != "auto" or not self.streams
+        checks.check_dependencies(*rules, (streams, "streams", "device=cpu or device=gpu"))
         allowed = {"gpu": ("f32", "f16"), "npu": ("f16",)}.get(self.device, (self.precision,))
         if self.precision not in allowed:
             raise BadSettings(
@@ -199,7 +269,7 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property that is set.
         """
-        reason = plugin.explain_missing_plugin(self._name)
+        reason = explain_missing_plugin(self._name)
         if reason is not None and (other := native.explain_missing_device(self._name)):
             return other if native.is_openvino_installed() else reason
         self._check_properties(reason is None)
@@ -283,14 +353,14 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property.
         """
-        properties, name = self.build_properties(), self._name
         with _replace_links(path) as plain:
+            session: AbstractContextManager[Session]
             if path.suffix != ".xml" and self._uses_plugin():
-                session = plugin.open_plugin_session(
-                    plain, self.threads, properties, verbose=verbose, device=name
-                )
+                options = self._make_plugin_options(verbose=verbose)
+                content = drop_initializer_inputs(plain)
+                session = ort.open_session(plain, options, provider=self.provider, content=content)
             else:
-                session = native.open_native_session(plain, properties, name)
+                session = native.open_native_session(plain, self.build_properties(), self._name)
             with session as opened:
                 yield opened
 
@@ -301,33 +371,48 @@ class Openvino(Backend):
         Its own runtime records it wherever that is installed and has the device: of what the
         plug-in took, onnxruntime's profiler sees one node.
         """
-        properties, name = self.build_properties(), self._name
         with _replace_links(path) as plain:
-            if self._uses_plugin() and native.explain_missing_device(name) is not None:
-                recording = plugin.open_plugin_recording(
-                    plain, self.threads, properties, folder, verbose=verbose, device=name
+            if self._uses_plugin() and native.explain_missing_device(self._name) is not None:
+                options = self._make_plugin_options(verbose=verbose)
+                content = drop_initializer_inputs(plain)
+                recording = ort_record.open_recording(
+                    plain, options, folder, provider=self.provider, content=content
                 )
             else:
-                recording = native.open_native_recording(plain, properties, name)
+                properties = self.build_properties()
+                recording = native.open_native_recording(plain, properties, self._name)
             with recording as opened:
                 yield opened
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
-        properties, name = self.build_properties(), self._name
         with _replace_links(path) as plain:
-            if self._uses_plugin():
-                return plugin.query_plugin_nodes(plain, self.threads, properties, name)
-            return native.query_native_nodes(plain, properties, name)
+            if not self._uses_plugin():
+                return native.query_native_nodes(plain, self.build_properties(), self._name)
+            options = self._make_plugin_options("disabled")
+            content = drop_initializer_inputs(plain)
+            with ort.open_session(
+                plain, options, provider=self.provider, content=content
+            ) as opened:
+                return opened.list_assigned_nodes()
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
         with _replace_links(path) as plain:
-            plugin.compile_ahead(plain, out, self.threads, self.build_properties(), self._name)
+            options, content = self._make_plugin_options(), drop_initializer_inputs(plain)
+            compiled.compile_model(plain, options, out, self.provider, content)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the device that the plug-in compiles for."""
-        return plugin.describe_plugin_build(self._name)
+        device = list_openvino_devices(self._name)[0]
+        return compiled.describe_build_environment(self.provider, device, PACKAGE)
+
+    def _make_plugin_options(self, level: str = "all", *, verbose: bool = False) -> Any:
+        """Return onnxruntime's; properties in another place than ``load_config`` it ignores."""
+        options = ort.make_session_options(self.threads, level, verbose=verbose)
+        config = {"load_config": json.dumps({self._name: self.build_properties()})}
+        options.add_provider_for_devices(list_openvino_devices(self._name)[:1], config)
+        return options
 
     def save(self, path: Path, out: Path) -> None:
         """Write the model in OpenVINO's own format: `out`, ending in ``.xml``, and a ``.bin``."""
@@ -336,7 +421,7 @@ class Openvino(Backend):
 
     def _uses_plugin(self) -> bool:
         """Return which of the two ways is taken, once it is known to take all properties."""
-        plugged = plugin.explain_missing_plugin(self._name) is None
+        plugged = explain_missing_plugin(self._name) is None
         self._check_properties(plugged)
         return plugged
 
@@ -346,17 +431,15 @@ class Openvino(Backend):
         Its own runtime is asked. The plug-in brings libraries of its own, which are searched: it
         ignores what it does not know. The three usual properties exist.
         """
-        libraries = keys.list_libraries("onnxruntime_ep_openvino", "") if plugged else ()
+        libraries = checks.list_libraries("onnxruntime_ep_openvino", "") if plugged else ()
         for name in self.build_properties():
             if name in _ALWAYS:
                 continue
             if plugged:
-                is_supported = not libraries or any(
-                    keys.has_word(library, name) for library in libraries
-                )
+                has = not libraries or any(checks.has_word(library, name) for library in libraries)
             else:
-                is_supported = name in list_writable_properties(self._name)
-            if not is_supported:
+                has = name in list_writable_properties(self._name)
+            if not has:
                 close: list[str] = []
                 with suppress(ImportError, RuntimeError):
                     close = difflib.get_close_matches(

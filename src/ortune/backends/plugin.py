@@ -56,9 +56,8 @@ class PluginProvider(Backend):
     @classmethod
     def tried(cls) -> tuple[Self, ...]:
         """Every plug-in provider that is installed and has no backend of its own."""
-        return tuple(
-            cls(package=name) for name in plug_in.list_installed_plug_ins(_DEDICATED_PACKAGES)
-        ) or (cls(),)
+        names = plug_in.list_installed_plug_ins(_DEDICATED_PACKAGES)
+        return tuple(cls(package=name) for name in names) or (cls(),)
 
     @property
     def lossy(self) -> bool:
@@ -76,9 +75,8 @@ class PluginProvider(Backend):
         Raises:
             BadSettings: Both a package and a library are named, or no such library is there.
         """
-        return ort.explain_missing_runtime() or plug_in.explain_missing_provider(
-            self._make_request()
-        )
+        request = self._make_request()
+        return ort.explain_missing_runtime() or plug_in.explain_missing_provider(request)
 
     def state(self, missing: str | None) -> State:
         return plug_in.classify_state(missing)

@@ -33,10 +33,29 @@ class Reference(Backend):
 
 class _Evaluator(InProcess):
     def __init__(self, path: Path) -> None:
+        """Read the model with its weights inside: onnx's own reader takes no linked data.
+
+        Raises:
+            BadModel: It does not load; data is missing, or outside the model's folder.
+        """
+        import onnx
         from onnx.reference import ReferenceEvaluator
 
+        from ortune.graph.io import external, protobuf
+
         try:
-            self._inner: Any = ReferenceEvaluator(_read_model(path))
+            proto = onnx.load(path, load_external_data=False)
+            files = external.list_files(path, proto)
+            for tensor in external.walk_tensors(proto):
+                place = protobuf.read_location(tensor)
+                if place is not None:
+                    entries = {entry.key: entry.value for entry in tensor.external_data}
+                    with files[place].open("rb") as stream:
+                        stream.seek(int(entries.get("offset", 0)))
+                        tensor.raw_data = stream.read(int(entries.get("length", -1)))
+                    tensor.ClearField("external_data")
+                    tensor.data_location = onnx.TensorProto.DEFAULT
+            self._inner: Any = ReferenceEvaluator(proto)
         except Exception as error:
             raise BadModel(
                 f"onnx's evaluator does not load {path.name}: {summarize_error(error)}",
@@ -46,27 +65,3 @@ class _Evaluator(InProcess):
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         names = self._inner.output_names
         return dict(zip(names, self._inner.run(None, dict(feeds)), strict=True))
-
-
-def _read_model(path: Path) -> Any:
-    """Return the model with its weights inside; onnx's own reader takes no linked data.
-
-    Raises:
-        BadModel: Data is missing, or outside the model's folder.
-    """
-    import onnx
-
-    from ortune.graph.io import external, protobuf
-
-    proto = onnx.load(path, load_external_data=False)
-    files = external.list_files(path, proto)
-    for tensor in external.walk_tensors(proto):
-        place = protobuf.read_location(tensor)
-        if place is not None:
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            with files[place].open("rb") as stream:
-                stream.seek(int(entries.get("offset", 0)))
-                tensor.raw_data = stream.read(int(entries.get("length", -1)))
-            tensor.ClearField("external_data")
-            tensor.data_location = onnx.TensorProto.DEFAULT
-    return proto

@@ -78,9 +78,8 @@ class Simulated(Backend):
             session = _Simulation(onnx.load(saved), self.threads, self.custom_ops)
         yield session
         if self.report:
-            Path(self.report).write_text(
-                json.dumps(session.describe_saturation()), encoding="utf-8"
-            )
+            text = json.dumps(session.describe_saturation())
+            Path(self.report).write_text(text, encoding="utf-8")
 
 
 @dataclass
@@ -141,14 +140,10 @@ class _Simulation(InProcess):
         import onnxruntime as ort
         from onnx import ModelProto, helper
 
-        inputs = [
-            helper.make_tensor_value_info(
-                name,
-                helper.np_dtype_to_tensor_dtype(values[name].dtype),
-                [None] * values[name].ndim,
-            )
-            for name in piece.inputs
-        ]
+        inputs = []
+        for name in piece.inputs:
+            kind, dims = helper.np_dtype_to_tensor_dtype(values[name].dtype), values[name].ndim
+            inputs.append(helper.make_tensor_value_info(name, kind, [None] * dims))
         outputs = [helper.make_empty_tensor_value_info(name) for name in piece.outputs]
         reads = {name for node in piece.nodes for name in _list_reads(node)}
         weights = [self._protos[name] for name in sorted(reads & set(self._protos))]
@@ -224,22 +219,19 @@ class IntegerLayer:
         total = np.rint(x.astype(np.float64) @ wide).astype(np.int64)
         if x.dtype == np.uint8 and weight.dtype == np.int8:
             over = saturation.compute_saturation_loss(x, weight, saturation.at_risk(weight))
-            self._count_saturated(total, over)
+            changed = int(np.count_nonzero(over))
+            self.tally.outputs += over.size
+            self.tally.saturated += changed
+            if changed:
+                top = max(1.0, float(np.abs(total).max()))
+                self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
             total += over
-        column = np.asarray(zero_w, np.int64).reshape(-1)
-        row = np.asarray(zero_x, np.int64).reshape(-1, 1)
+        column = np.asarray(0 if zero_w is None else zero_w, np.int64).reshape(-1)
+        row = np.asarray(0 if zero_x is None else zero_x, np.int64).reshape(-1, 1)
         total -= row * weight.astype(np.int64).sum(axis=0)
         if column.any():
             total -= column * (x.astype(np.int64).sum(axis=1, keepdims=True) - row * x.shape[1])
         return total.astype(np.int32)
-
-    def _count_saturated(self, exact: Array, over: Array) -> None:
-        changed = int(np.count_nonzero(over))
-        self.tally.outputs += over.size
-        self.tally.saturated += changed
-        if changed:
-            top = max(1.0, float(np.abs(exact).max()))
-            self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
 
 
 def _multiply_stacks(
@@ -251,9 +243,8 @@ def _multiply_stacks(
     stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
     lhs = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
     rhs = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
-    products = [
-        layer.multiply_integers(a, b, zero_x, zero_w) for a, b in zip(lhs, rhs, strict=True)
-    ]
+    pairs = zip(lhs, rhs, strict=True)
+    products = [layer.multiply_integers(a, b, zero_x, zero_w) for a, b in pairs]
     return np.stack(products).reshape(*stack, x.shape[-2], weight.shape[-1])
 
 
@@ -264,40 +255,16 @@ def _requantize(total: Array, scale: Array, zero: Array) -> Array:
     return np.asarray(np.clip(shifted, limits.min, limits.max), zero.dtype)
 
 
-def _resolve_zero_point(value: Array | None) -> Any:
-    return 0 if value is None else value
-
-
 def _compute_conv(layer: IntegerLayer, i: list[Any]) -> Array:
     x, weight, bias = i[0], i[3], i[8]
-    groups = int(layer.attributes.get("group", 1))
-    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
-    sums = _compute_conv_sums(
-        layer, x, weight, _resolve_zero_point(i[2]), _resolve_zero_point(i[5]), groups
-    )
-    spatial = (1,) * (x.ndim - 2)
-    if bias is not None:
-        sums = sums + bias.reshape(1, -1, *spatial)
-    return _requantize(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
-
-
-def _compute_conv_sums(
-    layer: IntegerLayer, x: Array, weight: Array, zx: Any, zw: Any, groups: int
-) -> Array:
+    zx, zw = (np.asarray(0 if zero is None else zero).reshape(-1) for zero in (i[2], i[5]))
     attributes, rank = layer.attributes, x.ndim - 2
+    groups = int(attributes.get("group", 1))
     strides, pads, dilations = (
         attributes.get(name, ()) for name in ("strides", "pads", "dilations")
     )
-    fill = int(np.asarray(zx).reshape(-1)[0])
-    view = slide_windows(
-        x,
-        weight.shape[2:],
-        strides,
-        pads,
-        dilations,
-        attributes.get("auto_pad", "NOTSET"),
-        fill=fill,
-    )
+    auto_pad = attributes.get("auto_pad", "NOTSET")
+    view = slide_windows(x, weight.shape[2:], strides, pads, dilations, auto_pad, fill=int(zx[0]))
     assert view is not None
     out = view.shape[2 : 2 + rank]
     wide = weight.shape[1]
@@ -311,39 +278,35 @@ def _compute_conv_sums(
         rows = rows.reshape(int(np.prod(rows.shape[: 1 + rank])), -1)
         first, last = (len(weight) * (group + n) // groups for n in (0, 1))
         matrix = saturation.kernel_matrix(weight[first:last])
-        zero_w = np.asarray(zw).reshape(-1)
-        zero_w = zero_w[first:last] if zero_w.size == len(weight) else zero_w
+        zero_w = zw[first:last] if zw.size == len(weight) else zw
         if depthwise:
             matrix = matrix.astype(np.int16)
         block = max(1, _BLOCK // max(1, rows.shape[1]))
+        blocks = [rows[at : at + block] for at in range(0, len(rows), block)]
         sums = [
-            layer.multiply_integers(
-                np.ascontiguousarray(rows[at : at + block]), matrix, zx, zero_w
-            )
-            for at in range(0, len(rows), block)
+            layer.multiply_integers(np.ascontiguousarray(part), matrix, zx, zero_w)
+            for part in blocks
         ]
         total = np.concatenate(sums).reshape(x.shape[0], *out, last - first)
         group_sums.append(np.moveaxis(total, -1, 1))
-    return np.concatenate(group_sums, axis=1)
+    every_sum = np.concatenate(group_sums, axis=1)
+    spatial = (1,) * rank
+    if bias is not None:
+        every_sum = every_sum + bias.reshape(1, -1, *spatial)
+    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
+    return _requantize(every_sum, step.reshape(1, -1, *spatial), np.asarray(i[7]))
 
 
 def _compute_qlinear_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
-    sums = _multiply_stacks(
-        layer, i[0], i[3], _resolve_zero_point(i[2]), _resolve_zero_point(i[5])
-    )
+    sums = _multiply_stacks(layer, i[0], i[3], i[2], i[5])
     step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
     return _requantize(sums, step, np.asarray(i[7]))
 
 
 def _compute_gemm(layer: IntegerLayer, i: list[Any]) -> Array:
-    a = i[0].T if layer.attributes.get("transA", 0) else i[0]
-    b = i[3].T if layer.attributes.get("transB", 0) else i[3]
-    sums = layer.multiply_integers(
-        np.ascontiguousarray(a),
-        np.ascontiguousarray(b),
-        _resolve_zero_point(i[2]),
-        _resolve_zero_point(i[5]),
-    )
+    a = np.ascontiguousarray(i[0].T if layer.attributes.get("transA", 0) else i[0])
+    b = np.ascontiguousarray(i[3].T if layer.attributes.get("transB", 0) else i[3])
+    sums = layer.multiply_integers(a, b, i[2], i[5])
     if i[6] is not None:
         sums = sums + i[6]
     alpha = np.float32(layer.attributes.get("alpha", 1.0))
@@ -354,15 +317,11 @@ def _compute_gemm(layer: IntegerLayer, i: list[Any]) -> Array:
 
 
 def _compute_matmul_integer(layer: IntegerLayer, i: list[Any]) -> Array:
-    return _multiply_stacks(
-        layer, i[0], i[1], _resolve_zero_point(i[2]), _resolve_zero_point(i[3])
-    )
+    return _multiply_stacks(layer, i[0], i[1], i[2], i[3])
 
 
 def _compute_matmul_to_float(layer: IntegerLayer, i: list[Any]) -> Array:
-    sums = _multiply_stacks(
-        layer, i[0], i[1], _resolve_zero_point(i[4]), _resolve_zero_point(i[5])
-    ).astype(np.float32)
+    sums = _multiply_stacks(layer, i[0], i[1], i[4], i[5]).astype(np.float32)
     scaled_sums = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
     return np.asarray(scaled_sums if i[6] is None else scaled_sums + i[6], np.float32)
 

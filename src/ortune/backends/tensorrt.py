@@ -175,16 +175,14 @@ class Tensorrt(Backend):
             "precision": [replace(self, precision=kind) for kind in ("fp16", "bf16")],
         }
 
-    @contextmanager
-    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the GPU, its buffers bound there; the engine may be built first.
 
         Raises:
             BackendMissing: The provider does not start, or takes no node of the model.
             BadSettings: A CUDA graph is asked for, and the model does not allow one.
         """
-        with self._open_session(path, self._make_session_options(verbose), verbose) as opened:
-            yield opened
+        return self._open_session(path, self._make_session_options(verbose), verbose)
 
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
@@ -208,10 +206,9 @@ class Tensorrt(Backend):
         ) as opened:
             return opened.list_assigned_nodes()
 
-    @contextmanager
     def _open_session(
         self, path: Path, options: Any, verbose: bool = False
-    ) -> Iterator[session.OrtSession]:
+    ) -> AbstractContextManager[session.OrtSession]:
         """Open with the engines of this model, device and versions; see `engine_cache`."""
         probe.preload_libraries(self.provider)
 
@@ -227,13 +224,9 @@ class Tensorrt(Backend):
                 verbose=verbose,
             )
 
-        kept = self.cache and self.provider in session.list_providers()
-        with (
-            engine_cache.open_with_engines(self._make_engine_key(path), opening)
-            if kept
-            else opening("") as opened
-        ):
-            yield opened
+        if self.cache and self.provider in session.list_providers():
+            return engine_cache.open_with_engines(self._make_engine_key(path), opening)
+        return opening("")
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
@@ -275,10 +268,8 @@ class Tensorrt(Backend):
     def _make_provider_chain(self, cache: str) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
         options = self.provider_options(cache)
-        return [
-            (self.provider, options),
-            (Cuda.provider, Cuda(device=self.device).provider_options()),
-        ]
+        cuda = Cuda(device=self.device).provider_options()
+        return [(self.provider, options), (Cuda.provider, cuda)]
 
     def provider_options(self, cache: str) -> dict[str, str]:
         """Return the options of the provider, by onnxruntime's "TensorRT Execution Provider".
@@ -325,16 +316,9 @@ class Tensorrt(Backend):
 
 
 def _make_shape_options(spelled: Sequence[str]) -> dict[str, str]:
-    """Return the options of optimization profiles; an input is listed once for each profile.
-
-    Raises:
-        BadSettings: One is wrong, or gives values: the provider takes shapes alone.
-    """
-    ranges = [
-        shape_range
-        for profile in profiles.parse_profiles(spelled)
-        for shape_range in profile.values()
-    ]
+    """Return the options of optimization profiles: an input is listed once for each."""
+    parsed = profiles.parse_profiles(spelled)
+    ranges = [shape_range for profile in parsed for shape_range in profile.values()]
     if value_inputs := [shape_range.name for shape_range in ranges if shape_range.values]:
         raise BadSettings(
             f"profiles: '{value_inputs[0]}' is given values, and the provider takes shapes alone",

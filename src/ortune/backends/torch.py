@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -72,16 +72,26 @@ class Torch(Backend):
             return f"install the C++ compiler {compiler}, or leave compile=true out"
         return None
 
-    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        """Load the module; compiling is part of the first run."""
-        return open_module_session(
-            path,
-            self.source,
-            self.weights,
-            self.threads or effective_cpus(),
-            mode=self.mode if self.compile else None,
-            bf16=self.precision == "bf16",
-        )
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
+        """Load the module; compiling is part of the first run.
+
+        Raises:
+            BadModel: It does not load, or its outputs are not the file's.
+            BackendMissing: torch.compile has no C++ compiler.
+        """
+        import torch
+
+        if self.compile and (compiler := compiler_missing()):
+            raise BackendMissing(
+                f"torch.compile needs a C++ compiler and {compiler} is not here",
+                fix=f"install {compiler}, or leave compile=true out",
+            )
+        torch.set_num_threads(self.threads or effective_cpus())
+        module, keywords = load_module(ModuleSource(self.source, self.weights))
+        call = torch.compile(module, mode=self.mode) if self.compile else module
+        names, bf16 = protobuf.read_interface(path), self.precision == "bf16"
+        yield _ModuleSession(call, keywords, *names, bf16=bf16)
 
 
 def compiler_missing() -> str | None:
@@ -90,33 +100,6 @@ def compiler_missing() -> str | None:
     if sys.platform == "win32":
         named = os.environ.get("CXX") or "cl"
     return None if shutil.which(named.split()[0]) else named
-
-
-@contextmanager
-def open_module_session(
-    path: Path, source: str, weights: str, threads: int, *, mode: str | None, bf16: bool
-) -> Iterator[Session]:
-    """Load the module whose ONNX export is `path`.
-
-    Args:
-        mode: Of torch.compile; None runs the module eagerly.
-        bf16: Autocast.
-
-    Raises:
-        BadModel: It does not load, or its outputs are not the file's.
-        BackendMissing: torch.compile has no C++ compiler.
-    """
-    import torch
-
-    if mode is not None and (compiler := compiler_missing()):
-        raise BackendMissing(
-            f"torch.compile needs a C++ compiler and {compiler} is not here",
-            fix=f"install {compiler}, or leave compile=true out",
-        )
-    torch.set_num_threads(threads)
-    module, keywords = load_module(ModuleSource(source, weights))
-    call = module if mode is None else torch.compile(module, mode=mode)
-    yield _ModuleSession(call, keywords, *protobuf.read_interface(path), bf16=bf16)
 
 
 class _ModuleSession(InProcess):
@@ -136,7 +119,14 @@ class _ModuleSession(InProcess):
         self._by_name, self._call = set(inputs) <= keywords, call
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs under the names of the ONNX file."""
+        """Run once; outputs under the names of the ONNX file.
+
+        A mapping that has all the names is read by them; else the tensors count in order, nested
+        ones in their place, and those beyond the file's outputs are left out.
+
+        Raises:
+            BadModel: There are fewer tensors than names.
+        """
         inputs = {}
         for name in self._inputs:
             array = feeds[name] if feeds[name].flags.writeable else feeds[name].copy()
@@ -147,27 +137,15 @@ class _ModuleSession(InProcess):
             if self._bf16:
                 stack.enter_context(self._torch.autocast("cpu", dtype=self._torch.bfloat16))
             answer = self._call(**inputs) if self._by_name else self._call(*inputs.values())
-        values = name_outputs(answer, self._outputs)
-        wide = {n: v.float() if v.dtype == self._torch.bfloat16 else v for n, v in values.items()}
-        return {name: value.numpy() for name, value in wide.items()}
-
-
-def name_outputs(answer: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Give the tensors in a module's answer the names of the file's outputs.
-
-    A mapping that has all the names is read by them; else the tensors count in order, nested ones
-    in their place, and those beyond the file's outputs are left out.
-
-    Raises:
-        BadModel: There are fewer tensors than names.
-    """
-    if isinstance(answer, Mapping) and set(names) <= set(answer):
-        return {name: answer[name] for name in names}
-    values = [value for _, value in walk_answer(answer)]
-    if len(values) < len(names):
-        raise BadModel(
-            f"the module returns {wording.format_count(len(values), 'tensor')}, the file has "
-            f"{wording.format_count(len(names), 'output')}",
-            fix="give the module that the file was exported from",
-        )
-    return dict(zip(names, values, strict=False))
+        if isinstance(answer, Mapping) and set(self._outputs) <= set(answer):
+            values = [answer[name] for name in self._outputs]
+        else:
+            values = [value for _, value in walk_answer(answer)]
+        if len(values) < len(self._outputs):
+            raise BadModel(
+                f"the module returns {wording.format_count(len(values), 'tensor')}, the file has "
+                f"{wording.format_count(len(self._outputs), 'output')}",
+                fix="give the module that the file was exported from",
+            )
+        wide = [v.float() if v.dtype == self._torch.bfloat16 else v for v in values]
+        return {name: v.numpy() for name, v in zip(self._outputs, wide, strict=False)}

@@ -40,7 +40,7 @@ from ortune.data.sequences.generation import (
     begin_answer,
     generate_tokens,
 )
-from ortune.data.sequences.pairs import StatePair
+from ortune.data.sequences.rolling import StatePair
 from ortune.metrics.common.outputs import compute_softmax, find_vectors, pool_sentences
 
 Kind: TypeAlias = Literal["vector", "class", "words", "masks", "span", "text"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ObserverRanking,
         ObserverScore,
     )
-    from ortune.quantizers.calibration.activity import Inactive
+    from ortune.quantizers.calibration.calibrate import Inactive
 
 _ROWS = 10
 _NAMED = 5

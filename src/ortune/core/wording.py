@@ -156,6 +156,12 @@ def format_count(amount: int, singular: str, plural: str = "") -> str:
     return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
 
 
+def join_names(names: Sequence[str], most: int) -> str:
+    """Name a few and count the others: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def format_duration(seconds: float) -> str:
     """Write seconds with their units: ``3 s``, ``1 h 30 min``."""
     whole, parts = math.floor(seconds), []

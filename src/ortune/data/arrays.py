@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import os
@@ -141,6 +142,17 @@ def translate_read_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def open_text(
+    path: Path, encoding: str = "utf-8-sig", newline: str | None = ""
+) -> Iterator[IO[str]]:
+    """Open a file of text, and turn what goes wrong with it into BadData."""
+    with translate_read_errors(path):
+        source = regular_file.open_regular(path)
+        with io.TextIOWrapper(source, encoding=encoding, newline=newline) as file:
+            yield file
+
+
 def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
     with archive.open(name) as file:
         shape, fortran, dtype = _read_header(file)
@@ -194,11 +206,7 @@ def _seek_stored(source: IO[bytes], member: zipfile.ZipInfo, place: int) -> IO[b
 def _require_complete(
     name: str, shape: Sequence[int], dtype: np.dtype[Any], available_bytes: int
 ) -> None:
-    """Check a header against the bytes behind it, and the rows of an array without any.
-
-    Raises:
-        ValueError: It promises more.
-    """
+    """Check a header against the bytes behind it, and rows without any, else raise ValueError."""
     if (expected_bytes := sizes.array_bytes(shape, dtype)) > available_bytes:
         raise ValueError(
             f"the header of {name} promises {expected_bytes} bytes, and there are "

@@ -50,9 +50,8 @@ def augment_samples(
         BadData: A way alters no input of these samples, or names one that is not there.
     """
     source = stream.Stream(feeds.stream)
-    chosen = [
-        _find_altered_inputs(augmentation, source[indices[0]]) for augmentation in augmentations
-    ]
+    first = source[indices[0]]
+    chosen = [_find_altered_inputs(augmentation, first) for augmentation in augmentations]
     digests: list[str] = []
     groups: list[str] = []
 
@@ -88,20 +87,16 @@ def augment_samples(
 
 
 def _find_altered_inputs(augmentation: Augmentation, sample: Tensors) -> tuple[str, ...]:
-    """Return the inputs that a way alters.
-
-    Raises:
-        BadData: There is none, or one that is named cannot be altered.
-    """
+    """Return the inputs that a way alters, one at least and all named, else raise BadData."""
     for name in augmentation.inputs:
         if name not in sample:
             raise BadData(
                 f"{augmentation}: the model has no input '{name}'", fix=suggest_names(name, sample)
             )
         if not _is_float(sample[name]):
+            kind = sample[name].dtype
             raise BadData(
-                f"{augmentation}: input '{name}' is {sample[name].dtype}, and only floats are "
-                "altered",
+                f"{augmentation}: input '{name}' is {kind}, and only floats are altered",
                 fix=f"leave {augmentation.name()} out, or name a float input",
             )
     candidates = augmentation.inputs or tuple(name for name in sample if _is_float(sample[name]))

@@ -134,13 +134,8 @@ def split_block(
         return
     tensors = {name: column.read() for name, column in columns.items()}
     spelled = None if group is None else _read_group(block.where, group)
-    yield Unit(
-        block.where,
-        tensors,
-        False,
-        None if label is None else to_plain_label(label.read()),
-        spelled,
-    )
+    plain = None if label is None else to_plain_label(label.read())
+    yield Unit(block.where, tensors, False, plain, spelled)
 
 
 def stack_rows(units: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:

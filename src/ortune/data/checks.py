@@ -83,8 +83,7 @@ def check_shape(where: str, actual: tuple[int, ...], spec: TensorSpec, *, batch:
     if len(actual) != len(spec.shape):
         raise BadData(
             f"{where}: input '{spec.name}' has the wrong rank: Got {len(actual)} "
-            f"{format_shape(actual)}, "
-            f"expected {len(spec.shape)} {format_shape(spec.shape)}",
+            f"{format_shape(actual)}, expected {len(spec.shape)} {format_shape(spec.shape)}",
             fix="add or drop dimensions; the batch dimension comes first",
         )
     for axis, (have, want) in enumerate(zip(actual, spec.shape, strict=True)):
@@ -151,12 +150,14 @@ def format_shape(dims: Sequence[int | str | None] | None) -> str:
     return "[" + ", ".join("?" if dim is None else str(dim) for dim in dims) + "]"
 
 
-def array_from_lists(value: Any, where: str, spec: TensorSpec | None) -> NDArray[Any]:
-    """Turn a number or nested lists into an array of the input's dtype, where they fit it.
+def as_array(value: Any, where: str, spec: TensorSpec | None) -> NDArray[Any]:
+    """Return an array as it is, else a number or lists in the input's dtype, where they fit it.
 
     Raises:
         BadData: The lists are ragged.
     """
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
     try:
         array = np.array(value)
     except ValueError:
@@ -176,13 +177,6 @@ def array_from_lists(value: Any, where: str, spec: TensorSpec | None) -> NDArray
         if limits.min <= int(array.min()) and int(array.max()) <= limits.max:
             return array.astype(dtype)
     return array
-
-
-def as_array(value: Any, where: str, spec: TensorSpec | None) -> NDArray[Any]:
-    """Return an array as it is, anything else as by `array_from_lists`."""
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    return array_from_lists(value, where, spec)
 
 
 def specs_by_name(inputs: Sequence[TensorSpec]) -> Mapping[str, TensorSpec]:

@@ -43,20 +43,17 @@ def _parse_names(text: str) -> tuple[str, ...]:
         return ()
     for read in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return _order_names(read(text))
+            value = read(text)
+            if isinstance(value, Mapping):
+                with suppress(TypeError, ValueError):
+                    numbered = {int(key): name for key, name in value.items()}
+                    value = [numbered.get(at) for at in range(len(numbered))]
+            if not isinstance(value, (list, tuple)) or not value:
+                return ()
+            return tuple(value) if all(isinstance(name, str) for name in value) else ()
     separator = "\n" if "\n" in text.strip() else ","
     names = tuple(name.strip() for name in text.strip().split(separator))
     return names if len(names) > 1 and all(names) else ()
-
-
-def _order_names(value: object) -> tuple[str, ...]:
-    if isinstance(value, Mapping):
-        with suppress(TypeError, ValueError):
-            numbered = {int(key): name for key, name in value.items()}
-            value = [numbered.get(at) for at in range(len(numbered))]
-    if not isinstance(value, (list, tuple)) or not value:
-        return ()
-    return tuple(value) if all(isinstance(name, str) for name in value) else ()
 
 
 def number_classes(

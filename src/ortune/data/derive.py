@@ -102,18 +102,19 @@ def derive_budget(
     if len(deciding) == len(outputs):
         return _derive_decisions(outputs, deciding, shown)
     floats = {name: arrays for name, arrays in outputs.items() if not _is_discrete(arrays)}
-    if (axis := _find_mask_axis(floats)) is not None:
+    # Rows of attention sum to 1 along the last axis too, so that classes that come last must be
+    # few beside height and width, and named.
+    mask_axes = [k for k in (1, 3) if all(_is_mask(name, floats[name], k) for name in floats)]
+    if mask_axes:
+        axis = mask_axes[0]
         groups = tuple(f"{axis}:{name}" for name in floats)
         requirement = "95 % of inputs must keep the class of 99 % of their places"
         budget = _make_budget("agreement", 0.99, groups=groups, axis=axis)
         return budget, f"masks of classes ({shown}): {requirement}, and each class must follow"
     hidden = {name for name, arrays in floats.items() if _is_hidden(name, arrays)}
     widths = {outputs[name][0].shape[-1] for name in hidden}
-    if all(
-        name in hidden
-        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _has_unit_rows(arrays)))
-        for name, arrays in floats.items()
-    ):
+    flat = [arrays for name, arrays in floats.items() if name not in hidden]
+    if all(a[0].ndim == 2 and (a[0].shape[-1] in widths or _has_unit_rows(a)) for a in flat):
         groups, judged = _choose_groups(outputs, set(outputs))
         requirement = "95 % of inputs must keep cosine 0.999"
         budget = _make_budget("cosine", 0.999, groups=groups)
@@ -127,9 +128,8 @@ def derive_budget(
         return detections, f"a detector's boxes and scores ({shown}): {requirement}"
     groups, judged = _choose_groups(outputs, deciding | hidden)
     scores = [name for name in deciding if name in floats]
-    probabilities = [
-        name for name, arrays in floats.items() if name not in deciding and _is_probable(arrays)
-    ]
+    undecided = [name for name in floats if name not in deciding]
+    probabilities = [name for name in undecided if _is_probable(floats[name])]
     requirement = "95 % of inputs must keep 30 dB" + " of each output" * (len(outputs) > 1)
     rolled = [name for name in floats if name in states and name not in probabilities]
     if rolled and len(outputs) > len(rolled):
@@ -148,7 +148,11 @@ def _derive_decisions(
 ) -> tuple[Budget, str]:
     """Return the budget and the rule where every output decides."""
     requirement = "99 % of inputs must keep their decision"
-    if any(_count_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
+    if any(
+        (array.size if _is_discrete([array]) else array.size // max(1, array.shape[-1])) > 1
+        for arrays in outputs.values()
+        for array in arrays
+    ):
         requirement = "95 % of inputs must keep 99 % of their decisions"
     groups, judged = _choose_groups(outputs, deciding)
     bounded: dict[str, float] = {}
@@ -157,18 +161,6 @@ def _derive_decisions(
         requirement += f", none with a probability that changes by more than {_MOVED:g}"
     budget = _make_budget("agreement", 0.99, groups=groups, **bounded)
     return budget, f"outputs that decide ({shown}): {requirement}{judged}"
-
-
-def _find_mask_axis(floats: Mapping[str, Arrays]) -> int | None:
-    """Return the axis of the classes where all float outputs are masks by class, else None.
-
-    Rows of attention sum to 1 along the last axis too, so that classes that come last must be few
-    beside height and width, and named.
-    """
-    for axis in (1, 3):
-        if all(_is_mask(name, arrays, axis) for name, arrays in floats.items()):
-            return axis
-    return None
 
 
 def _is_mask(name: str, arrays: Arrays, axis: int) -> bool:
@@ -300,7 +292,7 @@ def _choose_groups(
     entries: list[str] = []
     notes: list[str] = []
     for name, arrays in outputs.items():
-        if _is_text(arrays):
+        if arrays[0].dtype.kind in "USO":
             continue
         axes = [] if arrays[0].dtype.kind in "iu" else _find_channel_axes(arrays, name in columns)
         scale = "%" if arrays[0].dtype.kind == "f" and _is_probable(arrays) else ""
@@ -323,10 +315,11 @@ def _find_channel_axes(arrays: Arrays, columns: bool) -> list[int]:
     if ranks:
         return []
     lengths = [{array.shape[axis] for array in arrays} for axis in range(rank)]
+    lengths_by_axis = {
+        axis: next(iter(seen)) for axis, seen in enumerate(lengths) if len(seen) == 1
+    }
     fixed = {
-        axis: next(iter(seen))
-        for axis, seen in enumerate(lengths)
-        if len(seen) == 1 and 1 < next(iter(seen)) <= _MOST_GROUPS
+        axis: length for axis, length in lengths_by_axis.items() if 1 < length <= _MOST_GROUPS
     }
     if columns:
         return [rank - 1] if rank - 1 in fixed else []
@@ -369,20 +362,15 @@ def _count_right(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> int | None:
     """Return how often the highest column is the label; None where labels do not fit an output."""
     width = _count_columns(arrays)
     all_labels = np.concatenate(labels)
-    if (
-        not width
-        or all_labels.min() < 0
-        or all_labels.max() >= width
-        or len(arrays) != len(labels)
-    ):
+    if not width or all_labels.min() < 0 or all_labels.max() >= width:
+        return None
+    if len(arrays) != len(labels):
         return None
     pairs = list(zip(arrays, labels, strict=True))
     if any(array.size != label.size * width for array, label in pairs):
         return None
-    return sum(
-        int(np.sum(array.reshape(-1, width).astype(np.float64).argmax(1) == label))
-        for array, label in pairs
-    )
+    best = [array.reshape(-1, width).astype(np.float64).argmax(1) for array in arrays]
+    return sum(int(np.sum(top == label)) for top, label in zip(best, labels, strict=True))
 
 
 def _count_columns(arrays: Arrays) -> int:
@@ -392,16 +380,8 @@ def _count_columns(arrays: Arrays) -> int:
     return width if width >= 2 and not _is_discrete(arrays) else 0
 
 
-def _count_decisions(array: NDArray[Any]) -> int:
-    return array.size if _is_discrete([array]) else array.size // max(1, array.shape[-1])
-
-
 def _is_discrete(arrays: Arrays) -> bool:
     return arrays[0].dtype.kind in "iubUSO"
-
-
-def _is_text(arrays: Arrays) -> bool:
-    return arrays[0].dtype.kind in "USO"
 
 
 def _is_deciding(name: str, arrays: Arrays) -> bool:

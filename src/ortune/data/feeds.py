@@ -25,9 +25,8 @@ from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
-from ortune.data.formats.coco import Annotations
-from ortune.data.formats.features import read_features
-from ortune.data.labels import NamedLabels
+from ortune.data.labels import Annotations, NamedLabels
+from ortune.data.reading import Reading, read_features
 from ortune.data.sentences import Sentences, open_sentences
 from ortune.data.sources import Source, SourcePart
 
@@ -97,34 +96,25 @@ def load_feeds(
     """
     checks.check_tensor_inputs(inputs)
     batches.check_batch(batch, inputs)
-    shown = (
-        str(source.folder) if isinstance(source, SourcePart) else sources.describe_source(source)
-    )
+    shown = sources.describe_source(source)
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
     sentences = sentences or open_sentences(settings, inputs, reader.add_note)
     if settings is not None:
-        pictures = pictures or _read_picture_keys(source, settings)
         classes = classes or settings.classes
-    note, features = reader.add_note, read_features(settings)
-    if isinstance(source, SourcePart):
-        blocks = sources.open_part(
-            source, inputs, note, pictures, sentences=sentences, features=features
-        )
-    else:
-        blocks = sources.open_source(
-            source,
-            inputs,
-            note,
-            pictures,
-            optional,
-            classes,
-            sentences=sentences,
-            features=features,
-        )
-    count = stream.write_stream(
-        path, reader.read_samples(steps(blocks) if steps else blocks, shown)
+        folder = source.folder if isinstance(source, SourcePart) else source
+        beside = isinstance(folder, (str, Path)) and (Path(folder) / preprocess.SETTINGS).is_file()
+        if not pictures:  # a file beside the pictures goes before the model's folder
+            pictures = None if beside else settings.picture_keys
+    reading = Reading(
+        inputs, reader.add_note, pictures, optional, classes, sentences, read_features(settings)
     )
+    if isinstance(source, SourcePart):
+        blocks = sources.open_part(source, reading)
+    else:
+        blocks = sources.open_source(source, reading)
+    samples = reader.read_samples(steps(blocks) if steps else blocks, shown)
+    count = stream.write_stream(path, samples)
     return Feeds(
         path,
         count,
@@ -135,15 +125,6 @@ def load_feeds(
         notes=tuple(reader.notes),
         places=tuple(reader.places),
     )
-
-
-def _read_picture_keys(
-    source: Source | SourcePart, settings: HubFolder
-) -> Mapping[str, Any] | None:
-    """Return how the model's folder has pictures; None where a file beside them says it."""
-    folder = source.folder if isinstance(source, SourcePart) else source
-    beside = isinstance(folder, (str, Path)) and (Path(folder) / preprocess.SETTINGS).is_file()
-    return None if beside else settings.picture_keys
 
 
 def digest_sample(sample: Tensors) -> str:
@@ -202,12 +183,12 @@ class _SampleReader:
         """Yield the checked samples. Raises BadData: one cannot be used, or there is none."""
         rows = self._rows
         for unit in batches.stack_rows(self._split_blocks(blocks, rows), rows or 1, self.add_note):
+            specs = [spec for spec in self._inputs if spec.name in unit.tensors]
             sample = {
                 spec.name: checks.cast_to_input(
                     unit.where, unit.tensors[spec.name], spec, self.add_note
                 )
-                for spec in self._inputs
-                if spec.name in unit.tensors
+                for spec in specs
             }
             self.digests.append(digest_sample(sample))
             self.places.append(unit.where)

@@ -19,6 +19,7 @@ from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.classes import number_classes
+from ortune.data.reading import Reading
 from ortune.data.stream import parse_dtype
 
 if TYPE_CHECKING:
@@ -34,25 +35,17 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", 
 
 
 def read_image_blocks(
-    files: Sequence[Path],
-    folder: Path,
-    inputs: Sequence[TensorSpec],
-    note: Note,
-    keys: Mapping[str, Any] | None = None,
-    classes: Sequence[str] = (),
+    files: Sequence[Path], folder: Path, reading: Reading
 ) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, see `number_classes`.
-
-    Args:
-        classes: The model's own, in the order of their numbers.
-        keys: Keys of the settings; those in the folder without them.
 
     Raises:
         BadData: Pillow is missing, the settings do not fit, or a file is no image.
     """
+    keys = reading.pictures
     keys = preprocess.read_preprocess_keys(folder / SETTINGS) if keys is None else keys
-    settings, spec = settings_for(keys, inputs, note, folder / SETTINGS)
-    class_numbers = number_classes(files, folder, note, classes)
+    settings, spec = settings_for(keys, reading.needed, reading.note, folder / SETTINGS)
+    class_numbers = number_classes(files, folder, reading.note, reading.classes)
     for path in files:
         columns = {spec.name: Column.from_array(preprocess_picture(path, settings, spec))}
         if path.parent.name in class_numbers and path.parent != folder:
@@ -142,9 +135,8 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
             f"cannot read {name}: {user_function.describe_error(error)}",
             fix="remove it, or save it again",
         ) from error
-    values = preprocess.normalize_pixels(
-        preprocess.resize_and_crop(image, settings, Path(name).name), settings
-    )
+    cropped = preprocess.resize_and_crop(image, settings, Path(name).name)
+    values = preprocess.normalize_pixels(cropped, settings)
     if spec.shape is None or len(spec.shape) != 3:
         values = values[None]
     try:

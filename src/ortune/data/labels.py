@@ -1,12 +1,15 @@
-"""Labels and groups from a file: by the samples' names, or in their order."""
+"""Labels and groups from a file: by the samples' names, or in their order; boxes of COCO."""
 
 from __future__ import annotations
 
 import csv
-import io
+import json
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,11 +18,99 @@ import numpy as np
 from ortune.core import regular_file, wording
 from ortune.core.errors import BadData
 from ortune.data import arrays, sizes
-from ortune.data.formats import coco
-from ortune.data.formats.coco import Annotations
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Labels of pictures.
+
+    Attributes:
+        labels: By the picture's file name, in the order of these names.
+    """
+
+    path: Path
+    labels: Mapping[str, Mapping[str, Any]]
+
+    def find_label(self, where: str) -> Mapping[str, Any]:
+        """Return the label of a sample that was read from a file.
+
+        Args:
+            where: The sample's file, as a folder of pictures names it; or in a folder of .npz,
+                where the suffix does not count.
+
+        Raises:
+            BadData: The file does not name it.
+        """
+        path = PurePosixPath(Path(where).as_posix())
+        for name in (str(path), path.name):
+            if name in self.labels:
+                return self.labels[name]
+        if path.suffix == ".npz" and path.stem in self._stems:
+            return self.labels[self._stems[path.stem]]
+        raise BadData(
+            f"{self.path} has no picture '{where}'",
+            fix="name the samples' files as the COCO file does: one .npz or picture each",
+        )
+
+    @cached_property
+    def _stems(self) -> Mapping[str, str]:
+        return {PurePosixPath(name).stem: name for name in self.labels}
+
+
+def read_annotations(path: Path) -> Annotations:
+    """Read a COCO file: ``images``, ``annotations`` with ``bbox``, and ``categories``.
+
+    A label is a mapping: ``boxes`` (left, top, width, height), ``classes`` (the category's place
+    among the sorted ids), ``ids``, ``crowd``, and ``size`` [width, height] where the file has it.
+
+    Raises:
+        BadData: It cannot be read or is none.
+    """
+    with arrays.translate_read_errors(path):
+        sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
+        try:
+            data = json.loads(regular_file.read_text(path))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+    try:
+        kinds = sorted({int(record["id"]) for record in data["categories"]})
+        places = {kind: at for at, kind in enumerate(kinds)}
+        pictures: dict[int, dict[str, Any]] = {}
+        names: dict[str, int] = {}
+        for record in data["images"]:
+            label: dict[str, Any] = {"boxes": [], "classes": [], "ids": [], "crowd": []}
+            if record.get("width") and record.get("height"):
+                label["size"] = [_parse_finite(record["width"]), _parse_finite(record["height"])]
+            number, name = int(record["id"]), str(record["file_name"])
+            if number in pictures or name in names:
+                raise ValueError(f"the picture {number} {name} is there twice")
+            pictures[number], names[name] = label, number
+        for record in data["annotations"]:
+            label, kind = pictures[int(record["image_id"])], int(record["category_id"])
+            x, y, width, height = map(_parse_finite, record["bbox"])
+            label["boxes"].append([x, y, width, height])
+            label["classes"].append(places[kind])
+            label["ids"].append(kind)
+            label["crowd"].append(int(bool(record.get("iscrowd", 0))))
+        return Annotations(path, {name: pictures[names[name]] for name in sorted(names)})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadData(
+            f"{path} is no COCO file of boxes: {reason:.200}",
+            fix="give images with id and file_name, annotations with image_id, category_id and "
+            "bbox, and categories",
+        ) from None
+
+
+def _parse_finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
 
 _GROWTH = 32
-"""Bytes that a label takes as a value of Python."""
+"""Bytes in memory that one of a file, or a label as a value of Python, becomes at most."""
 
 
 class NamedLabels:
@@ -39,11 +130,7 @@ class NamedLabels:
         *,
         certain: bool,
     ) -> None:
-        """Index the rows.
-
-        Raises:
-            BadData: Two rows name one file.
-        """
+        """Index the rows. Raises BadData: two rows name one file."""
         self._path, self._names = path, [PurePosixPath(name.replace("\\", "/")) for name in names]
         self.labels, self.groups, self.certain = labels, groups, certain
         self._takers: dict[int, str] = {}
@@ -129,11 +216,8 @@ def _find_names(
     header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[list[str], bool] | None:
     """Return the column that names the samples' files, and whether that is certain; None: none."""
-    columns = {
-        name: [row[at] for row in rows]
-        for at, name in enumerate(header)
-        if name not in ("label", "group")
-    }
+    extras = ("label", "group")
+    columns = {n: [row[k] for row in rows] for k, n in enumerate(header) if n not in extras}
     for column in columns.values():
         if column and all(_FILE.fullmatch(cell) for cell in column):
             return column, True
@@ -161,12 +245,7 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
             raise BadData(f"{path} holds one number", fix="give one label a sample")
         return [to_plain_label(row) for row in values], None
     if path.suffix == ".csv":
-        with (
-            arrays.translate_read_errors(path),
-            io.TextIOWrapper(
-                regular_file.open_regular(path), encoding="utf-8-sig", newline=""
-            ) as file,
-        ):
+        with arrays.open_text(path) as file:
             sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
             try:
                 rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
@@ -180,9 +259,9 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
         elif len(header) == 1:
             at = 0
         else:
+            columns = wording.format_count(len(header), "column")
             raise BadData(
-                f"{path} has {wording.format_count(len(header), 'column')} and none is named "
-                "label",
+                f"{path} has {columns} and none is named label",
                 fix="name the columns in the first line, one of them 'label'",
             )
         if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):
@@ -193,7 +272,7 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
             return NamedLabels(path, named[0], labels, groups, certain=named[1]), None
         return labels, groups
     if path.suffix == ".json":
-        return coco.read_annotations(path), None
+        return read_annotations(path), None
     raise BadData(
         f"labels in {path}: not a .npy, .csv or .json file",
         fix="give a .npy, a .csv or a COCO .json file",

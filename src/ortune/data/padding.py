@@ -71,10 +71,8 @@ class _Candidate:
             self.holes = index
         if not counts.all() and self.empty < 0:
             self.empty = index
-        self.right_padded, self.left_padded = (
-            self.right_padded and pads_right,
-            self.left_padded and pads_left,
-        )
+        self.right_padded &= pads_right
+        self.left_padded &= pads_left
         self.real_lengths.append(int(counts.max()))
 
     @property
@@ -121,9 +119,8 @@ def find_padding(
         )
     other_inputs = (s for s in inputs if s.name != name)
     same = tuple(s.name for s in other_inputs if _has_same_length(s, chosen.spec, shapes))
-    return Padding(
-        name, same, "right" if chosen.right_padded else "left", tuple(chosen.real_lengths), widths
-    )
+    side: Literal["right", "left"] = "right" if chosen.right_padded else "left"
+    return Padding(name, same, side, tuple(chosen.real_lengths), widths)
 
 
 def _can_be_mask(spec: TensorSpec) -> bool:
@@ -144,14 +141,13 @@ def _select_mask(
     """Return the likeliest: by name, padded at all, padded at the right."""
     fit = [candidate for candidate in candidates if candidate.fits]
     if fit:
-        return min(
-            fit,
-            key=lambda candidate: (
-                not _has_mask_name(candidate),
-                not _has_padding(candidate, shapes),
-                not candidate.right_padded,
-            ),
-        )
+
+        def rank(candidate: _Candidate) -> tuple[bool, bool, bool]:
+            widths = [sizes[candidate.spec.name][1] for sizes in shapes]
+            padded = any(r < w for r, w in zip(candidate.real_lengths, widths, strict=True))
+            return not _has_mask_name(candidate), not padded, not candidate.right_padded
+
+        return min(fit, key=rank)
     for candidate in candidates:
         if not (is_named or _has_mask_name(candidate)):
             continue
@@ -180,20 +176,10 @@ def _has_mask_name(candidate: _Candidate) -> bool:
     return "mask" in candidate.spec.name.lower()
 
 
-def _has_padding(candidate: _Candidate, shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:
-    return any(
-        r < s[candidate.spec.name][1] for r, s in zip(candidate.real_lengths, shapes, strict=True)
-    )
-
-
 def _has_same_length(
     spec: TensorSpec, mask: TensorSpec, shapes: Sequence[Mapping[str, tuple[int, ...]]]
 ) -> bool:
-    """Whether an input is as long as the mask, by the model's names or else in every sample.
-
-    Raises:
-        BadData: The mask's length is also another of its dimensions.
-    """
+    """Whether an input is as long as the mask, by the model's names or else in every sample."""
     dims, length = spec.shape, mask.shape[1] if mask.shape else None
     if dims is not None and isinstance(length, str):
         if length in (*dims[:1], *dims[2:]):
@@ -206,8 +192,5 @@ def _has_same_length(
             return True
     if dims is not None and (len(dims) < 2 or isinstance(dims[1], int)):
         return False
-    return all(
-        len(sample_shapes[spec.name]) > 1
-        and sample_shapes[spec.name][1] == sample_shapes[mask.name][1]
-        for sample_shapes in shapes
-    )
+    pairs = ((sample[spec.name], sample[mask.name]) for sample in shapes)
+    return all(len(shape) > 1 and shape[1] == masked[1] for shape, masked in pairs)

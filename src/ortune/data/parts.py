@@ -66,7 +66,17 @@ def list_source_files(
         with arrays.translate_read_errors(file), regular_file.open_regular(file) as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
             size = opened.tell()
-        records = _count_records(file, splits)
+        suffix = file.suffix.lower()
+        if suffix in ARCHIVES or suffix == ".npy":
+            columns = (
+                arrays.open_npz(file).columns if suffix in ARCHIVES else {"": arrays.map_npy(file)}
+            )
+            shape = next(iter(columns.values())).shape
+            records = shape[0] if splits and shape else 1
+        elif suffix in TEXTS:
+            records = sum(1 for _ in _read_records(file))
+        else:
+            records = rows.count_parquet_rows(file) if suffix in rows.PARQUET else 1
         return SourceFile(file.relative_to(folder).as_posix(), size, digest, records)
 
     listing = []
@@ -75,19 +85,6 @@ def list_source_files(
             listing.append(file)
             sink(Progress("reading the files", done, len(files)))
     return folder, tuple(listing)
-
-
-def _count_records(path: Path, splits: bool) -> int:
-    suffix = path.suffix.lower()
-    if suffix in ARCHIVES or suffix == ".npy":
-        columns = (
-            arrays.open_npz(path).columns if suffix in ARCHIVES else {"": arrays.map_npy(path)}
-        )
-        shape = next(iter(columns.values())).shape
-        return shape[0] if splits and shape else 1
-    if suffix in TEXTS:
-        return sum(1 for _ in _read_records(path))
-    return rows.count_parquet_rows(path) if suffix in rows.PARQUET else 1
 
 
 def _read_records(path: Path) -> Iterator[str]:

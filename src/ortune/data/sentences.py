@@ -8,7 +8,6 @@ text of a model that generates is labelled by its own next tokens, and begins wi
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import hub, regular_file
+from ortune.core import hub
 from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
@@ -27,8 +26,7 @@ from ortune.core.session import Tensors
 from ortune.data import arrays, checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, IDS, LABEL, MASK, PLACES, Note
-from ortune.data.sequences.pairs import StatePair
-from ortune.data.sequences.rolling import make_initial_state
+from ortune.data.sequences.rolling import StatePair, make_initial_state
 from ortune.data.stream import parse_dtype
 
 _ATTRIBUTES = {IDS: "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
@@ -154,7 +152,8 @@ class Sentences:
         text: Any = row.get(TEXT)
         pair: Any = row.get(PAIR)
         for name, value in ((TEXT, text), (PAIR, pair if PAIR in row else "")):
-            if not isinstance(value, str) and not _is_words(value):
+            words = value if isinstance(value, (list, tuple)) else [value]
+            if not all(isinstance(word, str) for word in words):
                 raise BadData(f"{where}: column '{name}' holds no text", fix="leave such rows out")
         if PAIR not in row and self._folder.task == hub.QUESTIONS:
             raise BadData(
@@ -191,9 +190,8 @@ class Sentences:
 
         Of a question that is to be answered there are several, each with a part of its text.
         """
-        texts, starts = zip(
-            *(_join_words(part) for part in (text, pair) if part is not None), strict=True
-        )
+        parts = (text,) if pair is None else (text, pair)
+        texts, starts = zip(*map(_join_words, parts), strict=True)
         encodings = [] if pair is None else self._cut_windows(text, pair)
         return [
             TokenizedText(texts, self._fill_inputs([encoding]), encoding, starts)
@@ -208,10 +206,8 @@ class Sentences:
         if (tokenizer := self._uncut) is None:
             return []
         first, second = (
-            tokenizer.encode(
-                part, is_pretokenized=not isinstance(part, str), add_special_tokens=False
-            )
-            for part in (question, text)
+            tokenizer.encode(x, is_pretokenized=not isinstance(x, str), add_special_tokens=False)
+            for x in (question, text)
         )
         length = min(self._longest, _WINDOW)
         room = length - len(first.ids) - tokenizer.num_special_tokens_to_add(is_pair=True)
@@ -255,10 +251,8 @@ class Sentences:
                 fix="give text as a list of words, and one label a word",
             )
         firsts = [word is not None and word not in words[:at] for at, word in enumerate(words)]
-        aligned = [
-            numbers[word] if first else UNLABELLED
-            for word, first in zip(words, firsts, strict=True)
-        ]
+        pairs = zip(words, firsts, strict=True)
+        aligned = [numbers[word] if first else UNLABELLED for word, first in pairs]
         length = self._fixed or len(aligned)
         return np.array([aligned + [UNLABELLED] * (length - len(aligned))])
 
@@ -288,10 +282,6 @@ def list_cache_shapes(
     return {
         spec.name: (rows, sizes[0], 0, sizes[1]) for spec in caches if len(spec.shape or ()) == 4
     }
-
-
-def _is_words(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
 
 
 def _join_words(text: str | Sequence[str]) -> tuple[str, Sequence[int] | None]:
@@ -326,12 +316,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises:
         BadData: The file cannot be read, or a row has more columns than the header.
     """
-    with (
-        arrays.translate_read_errors(path),
-        io.TextIOWrapper(
-            regular_file.open_regular(path), encoding="utf-8-sig", newline=""
-        ) as file,
-    ):
+    with arrays.open_text(path) as file:
         if path.suffix.lower() == ".txt":
             for number, line in enumerate(file, 1):
                 if line.strip():

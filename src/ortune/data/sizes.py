@@ -42,11 +42,9 @@ def require_memory(size: int, subject: str, fix: str = _LESS) -> None:
 def require_disk(size: int, folder: Path, subject: str, fix: str) -> None:
     """Check that a folder's disk has room for so many bytes, else raise BadData."""
     if size > (room := disk_room(folder)):
+        sizes = memory.format_bytes(size), memory.format_bytes(room)
         raise BadData(
-            f"{subject} would take {memory.format_bytes(size)} in {folder}, and "
-            f"{memory.format_bytes(room)} "
-            "are free there",
-            fix=fix,
+            f"{subject} would take {sizes[0]} in {folder}, and {sizes[1]} are free there", fix=fix
         )
 
 
@@ -62,9 +60,8 @@ def require_list_memory(count: int) -> None:
 
 def disk_room(folder: Path) -> int:
     """Return the bytes that may be written below a folder, which need not be there yet."""
-    existing = next(
-        path for path in [folder.absolute(), *folder.absolute().parents] if path.exists()
-    )
+    above = [folder.absolute(), *folder.absolute().parents]
+    existing = next(path for path in above if path.exists())
     usage = shutil.disk_usage(existing)
     return max(0, usage.free - min(_RESERVE, int(_RESERVED * usage.total)))
 

@@ -6,10 +6,9 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ortune.core.errors import BadData
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, join_names
 from ortune.core.workload import spread_indices
 from ortune.data.feeds import Feeds
 
@@ -25,16 +24,14 @@ class Parts:
     """Indices into the feeds, each in ascending order.
 
     Attributes:
-        calibration: What quantizers observe; into the calibration feeds with `own_calibration`.
+        calibration: What quantizers observe; into the calibration feeds where these were given.
         search: What the search scores on.
         final: What only finalists are scored on; the same as `search` where there are too few.
-        own_calibration: Calibration samples were given apart.
     """
 
     calibration: tuple[int, ...]
     search: tuple[int, ...]
     final: tuple[int, ...]
-    own_calibration: bool
     notes: tuple[str, ...] = ()
 
 
@@ -59,50 +56,40 @@ def split_samples(
     """
     if calibration is not None:
         require_disjoint(feeds, calibration)
-    units = sorted(_group_units(feeds), key=lambda unit: _make_sort_key(feeds, unit))
+    classes = feeds.labels
+    if classes is not None:  # of which each has some samples
+        named = all(isinstance(label, (int, str)) for label in classes)
+        if not (named and 2 <= len(set(classes)) <= max(2, len(classes) // 4)):
+            classes = None
+
+    def make_key(unit: Sequence[int]) -> tuple[str, str]:
+        """Return the class, and a digest of the contents."""
+        smallest = min(feeds.digests[at] for at in unit)
+        kind = "" if classes is None else min(repr(classes[at]) for at in unit)
+        return kind, hashlib.sha256(smallest.encode()).hexdigest()
+
+    units = sorted(_group_units(feeds), key=make_key)
+    apart = calibration is not None
     everything = tuple(range(feeds.count))
-    calibration_indices = None if calibration is None else tuple(range(calibration.count))
+    observed = everything if calibration is None else tuple(range(calibration.count))
     if feeds.count < FEWEST or len(units) < 3:
-        few = (
-            f"only {format_count(feeds.count, 'sample')}"
-            if feeds.count < FEWEST
-            else f"only {format_count(len(units), 'independent group')} of samples"
-        )
-        note = f"{few}: calibration, search and final scores share them; scores are optimistic"
-        if calibration_indices is not None:
-            note = f"{few}: search and final scores share them; scores are optimistic"
-        return Parts(
-            everything if calibration_indices is None else calibration_indices,
-            everything,
-            everything,
-            calibration_indices is not None,
-            (note,),
-        )
-    quotas = (min(feeds.count // 4, CALIBRATION), feeds.count // 2)
-    *kept, final = _deal_units(
-        units, (feeds.count * 6 // 10,) if calibration_indices is not None else quotas
-    )
-    if (
-        min_final is not None
-        and len(final) < min_final
-        and len(units) >= compute_split_minimum(min_final)
-    ):
-        remaining_units, final = _deal_units(
-            units, (len(units) - min_final,), weigh=lambda unit: 1
-        )
-        third = min(sum(map(len, remaining_units)) // 3, CALIBRATION)
-        kept = (
-            [remaining_units]
-            if calibration_indices is not None
-            else _deal_units(remaining_units, (third,))
-        )
+        few = f"{format_count(len(units), 'independent group')} of samples"
+        if feeds.count < FEWEST:
+            few = format_count(feeds.count, "sample")
+        sharing = "search and final scores" if apart else "calibration, search and final scores"
+        note = f"only {few}: {sharing} share them; scores are optimistic"
+        return Parts(observed, everything, everything, (note,))
+    quotas: tuple[int, ...] = (min(feeds.count // 4, CALIBRATION), feeds.count // 2)
+    if apart:
+        quotas = (feeds.count * 6 // 10,)
+    *kept, final = _deal_units(units, quotas)
+    least = min_final or 0
+    if len(final) < least and len(units) >= compute_split_minimum(least):
+        remaining, final = _deal_units(units, (len(units) - least,), weigh=lambda unit: 1)
+        third = min(sum(map(len, remaining)) // 3, CALIBRATION)
+        kept = [remaining] if apart else _deal_units(remaining, (third,))
     *first, search = map(_list_indices, kept)
-    return Parts(
-        first[0] if calibration_indices is None else calibration_indices,
-        search,
-        _list_indices(final),
-        calibration_indices is not None,
-    )
+    return Parts(observed if apart else first[0], search, _list_indices(final))
 
 
 def extend_parts(
@@ -167,14 +154,10 @@ def require_disjoint(feeds: Feeds, calibration: Feeds) -> None:
         places.setdefault(digest, at)
     both = [(at, places[d]) for at, d in enumerate(calibration.digests) if d in places]
     if both:
-        shown = ", ".join(
-            f"{calibration_index} = {data_index}"
-            for calibration_index, data_index in both[:_SHOWN]
-        )
-        more = f" and {len(both) - _SHOWN} more" if len(both) > _SHOWN else ""
+        shown = join_names([f"{sample} = {place}" for sample, place in both], _SHOWN)
         raise BadData(
             f"{format_count(len(both), 'calibration sample')} also in the data "
-            f"(calibration sample = data sample, from 0: {shown}{more})",
+            f"(calibration sample = data sample, from 0: {shown})",
             fix="take them out of one of the two, or leave --calibration out",
         )
 
@@ -209,10 +192,8 @@ def _deal_units(
 
     Units come class by class, in an order drawn from their contents; each goes to the part that is
     furthest behind its share, so every class is spread in the parts' proportions. A part that
-    would stay empty, because groups are large, gets the smallest unit of the fullest part.
-
-    Args:
-        weigh: What a unit counts towards a quota: its samples.
+    would stay empty, because groups are large, gets the smallest unit of the fullest part. A unit
+    counts its samples towards a quota, or what `weigh` says.
     """
     total = sum(map(weigh, units))
     sizes = [*quotas, total - sum(quotas)]
@@ -232,19 +213,3 @@ def _deal_units(
 
 def _list_indices(units: Sequence[list[int]]) -> tuple[int, ...]:
     return tuple(sorted(at for unit in units for at in unit))
-
-
-def _make_sort_key(feeds: Feeds, unit: Sequence[int]) -> tuple[str, str]:
-    """Return a sort key: the class, then a digest of the contents."""
-    smallest = min(feeds.digests[at] for at in unit)
-    shuffled = hashlib.sha256(smallest.encode()).hexdigest()
-    if feeds.labels is None or not _has_few_classes(feeds.labels):
-        return "", shuffled
-    return min(repr(feeds.labels[at]) for at in unit), shuffled
-
-
-def _has_few_classes(labels: Sequence[Any]) -> bool:
-    """Say whether labels are classes of which each has some samples."""
-    if not all(isinstance(label, (int, str)) for label in labels):
-        return False
-    return 2 <= len(set(labels)) <= max(2, len(labels) // 4)

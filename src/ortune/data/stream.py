@@ -85,11 +85,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
     """
 
     def __init__(self, path: Path) -> None:
-        """Map the file.
-
-        Raises:
-            BadData: It is missing, it is not a finished stream, or its index is none.
-        """
+        """Map the file, else raise BadData: it is no finished stream, or its index is none."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -218,10 +214,27 @@ class _Writer:
 
     def add(self, sample: Tensors) -> None:
         for name, value in sample.items():
-            values = _to_storable(name, value)
+            array = np.asarray(value, order="C")
+            if array.dtype.kind == "T" or (
+                array.dtype.hasobject and all(isinstance(item, str) for item in array.flat)
+            ):
+                array = array.astype(np.str_)
+            if array.dtype.hasobject or array.dtype.names is not None:
+                raise BadData(
+                    f"array '{name}' holds Python objects or records ({array.dtype})",
+                    fix="give an array of numbers or text",
+                )
+            values = array.astype(f"{array.dtype.kind}1") if array.itemsize == 0 else array
             spelled = values.dtype.name if values.dtype.isbuiltin == 2 else values.dtype.str
             form = self._forms.setdefault((name, spelled, values.shape), len(self._forms))
-            self._places.extend((form, self._write_record(values)))
+            self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+            # .npy cannot spell ml_dtypes' types: their bits are stored, the index has the name.
+            raw = values.view(f"V{values.itemsize}") if values.dtype.isbuiltin == 2 else values
+            header = np.lib.format.header_data_from_array_1_0(raw)
+            np.lib.format.write_array_header_1_0(self._file, header)
+            offset = self._file.tell()
+            self._file.write(raw.tobytes())
+            self._places.extend((form, offset))
         self._ends.append(len(self._places))
         if self._file.tell() > self._next_bytes:
             self._next_bytes = self._file.tell() + LOOK_BYTES
@@ -241,31 +254,6 @@ class _Writer:
         self._file.write(b"]}")
         size = self._file.tell() - begin
         self._file.write(size.to_bytes(8, "little") + _MAGIC)
-
-    def _write_record(self, array: NDArray[Any]) -> int:
-        """Append one .npy record and return the offset of its data."""
-        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
-        # .npy has no spelling for ml_dtypes' types: their bits are stored, the index has the name.
-        raw = array.view(f"V{array.itemsize}") if array.dtype.isbuiltin == 2 else array
-        header = np.lib.format.header_data_from_array_1_0(raw)
-        np.lib.format.write_array_header_1_0(self._file, header)
-        offset = self._file.tell()
-        self._file.write(raw.tobytes())
-        return offset
-
-
-def _to_storable(name: str, value: Any) -> NDArray[Any]:
-    array = np.asarray(value, order="C")
-    if array.dtype.kind == "T" or (
-        array.dtype.hasobject and all(isinstance(item, str) for item in array.flat)
-    ):
-        array = array.astype(np.str_)
-    if array.dtype.hasobject or array.dtype.names is not None:
-        raise BadData(
-            f"array '{name}' holds Python objects or records ({array.dtype})",
-            fix="give an array of numbers or text",
-        )
-    return array.astype(f"{array.dtype.kind}1") if array.itemsize == 0 else array
 
 
 def _read_index(path: Path, data: mmap.mmap) -> dict[str, Any]:

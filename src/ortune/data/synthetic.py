@@ -1,4 +1,4 @@
-"""Made-up samples, from the model's own input types: enough to run it, not to judge it."""
+"""Samples as they are given, or made up from the model's own input types: enough to run it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BadData, suggest_names
+from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
-from ortune.data import checks, sizes, stream
+from ortune.data import batches, checks, feeds, sizes, stream
 from ortune.data.feeds import Feeds, digest_sample
+from ortune.data.sentences import list_cache_shapes
+from ortune.data.sources import Source
 
 Shapes = Mapping[str, tuple[int, ...]]
 Ranges = Mapping[str, tuple[float, float]]
@@ -88,11 +92,8 @@ def generate_feeds(
     _require_room(inputs, chosen, out, count)
     draws: dict[str, Draw] = {}
     notes = []
-    sized = {
-        dim: size
-        for spec in inputs
-        for dim, size in zip(spec.shape or (), chosen[spec.name], strict=False)
-    }
+    pairs = [(spec.shape or (), chosen[spec.name]) for spec in inputs]
+    sized = {dim: size for dims, shape in pairs for dim, size in zip(dims, shape, strict=False)}
     for spec in inputs:
         rows = sized.get(spec.rows) if isinstance(spec.rows, str) else spec.rows
         shape = chosen[spec.name]
@@ -119,14 +120,11 @@ def generate_feeds(
 
 def _require_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count: int) -> None:
     """Check that made-up samples fit memory and disk before one is made, else raise BadData."""
-    bytes_of = {
-        spec.name: sizes.array_bytes(
-            shapes[spec.name],
-            # Values are drawn in 64 bits and then narrowed.
-            max(_DRAWN, _resolve_dtype(spec), key=lambda dtype: dtype.itemsize),
-        )
-        for spec in inputs
+    # Values are drawn in 64 bits and then narrowed.
+    wide = {
+        s.name: max(_DRAWN, _resolve_dtype(s), key=lambda dtype: dtype.itemsize) for s in inputs
     }
+    bytes_of = {name: sizes.array_bytes(shapes[name], dtype) for name, dtype in wide.items()}
     largest = max(inputs, key=lambda spec: bytes_of[spec.name], default=None)
     if largest is None:
         return
@@ -287,3 +285,53 @@ def _make_ranged_draw(
         )
     first, last = int(low), int(high)
     return words, lambda rng: rng.integers(first, last, shape, endpoint=True).astype(dtype)
+
+
+_SYNTHETIC_COUNT = 8
+
+
+def load_or_generate_feeds(
+    data: Source | None,
+    inputs: Sequence[TensorSpec],
+    out: Path,
+    *,
+    labels: str | Path | Sequence[Any] | None = None,
+    batch: int = 0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    count: int = _SYNTHETIC_COUNT,
+    classes: Sequence[str] = (),
+    settings: HubFolder | None = None,
+    sink: Sink = ignore_event,
+) -> Feeds:
+    """Read `data` into a stream in ``OUT``, or make samples up when it is None.
+
+    Args:
+        data: See `feeds.load_feeds`.
+        out: Folder for the stream file.
+        classes: See `feeds.load_feeds`; likewise `settings`.
+
+    Raises:
+        BadData: The data, a shape or the batch does not fit the model, or labels have no data.
+    """
+    require_input_names(inputs, shapes or {}, ranges or {})
+    if data is not None:
+        samples = feeds.load_feeds(
+            data,
+            inputs,
+            out,
+            labels=labels,
+            batch=batch,
+            classes=classes,
+            settings=settings,
+            sink=sink,
+        )
+    elif labels is not None:
+        raise BadData("labels are given without samples", fix="give --data too")
+    else:
+        batches.check_batch(batch, inputs)
+        sizes = {**list_cache_shapes(settings, inputs), **(shapes or {})}
+        samples = generate_feeds(inputs, out, shapes=sizes, ranges=ranges or {}, count=count)
+    for text in samples.notes:
+        sink(Note(text))
+    return samples

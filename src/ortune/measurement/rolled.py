@@ -26,7 +26,7 @@ from ortune.core.plugins import codec
 from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.data.sequences import pairs, steps
+from ortune.data.sequences import rolling, steps
 from ortune.data.sequences.request import FILE
 from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
@@ -63,9 +63,9 @@ class StatefulModel:
         """The states. Raises BadData: there are none, or one that is named cannot be one."""
         facts, texts = self.facts, self.state
         state_pairs = (
-            pairs.parse_state_pairs(texts, facts.inputs, facts.outputs)
+            rolling.parse_state_pairs(texts, facts.inputs, facts.outputs)
             if texts
-            else pairs.find_state_pairs(facts.inputs, facts.outputs)
+            else rolling.find_state_pairs(facts.inputs, facts.outputs)
         )
         states = [pair.input for pair in state_pairs]
         for name in self.shapes:

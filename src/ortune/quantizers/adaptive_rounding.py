@@ -25,20 +25,21 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.observer import Moments, Probe, Ranges
+from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.roles import Role
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.rounding.matrices import (
+from ortune.quantizers.common.rounding import (
+    Preparation,
+    Rounding,
     find_bias,
     list_moment_probes,
+    list_roundings,
     put_weight,
     read_moments,
     shift_bias,
 )
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 _INSIDE = np.float32(1 - 2.0**-22)
 """Keeps what is stored as the largest integer from exceeding the value that set the step."""
@@ -82,11 +83,8 @@ class AdaptiveRounding(Preparation):
         targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
         all_weights = format_count(len(targets), "weight")
-        done = sum(
-            self._round_weight(editor, rounding, ranges)
-            for rounding in targets
-            if self._is_narrow_enough(rounding)
-        )
+        narrow = [rounding for rounding in targets if self._is_narrow_enough(rounding)]
+        done = sum(self._round_weight(editor, rounding, ranges) for rounding in narrow)
         if not done:
             raise Refused(
                 f"of {all_weights} none has an observed input of {self.widest} at most",
@@ -108,30 +106,22 @@ class AdaptiveRounding(Preparation):
         array = rounding.layers[0].read_weight()
         old, steps = columns.split_matrices(array), rounding.compute_steps(array)
         fixed = np.abs(old) >= steps * (rounding.largest - 0.001)
-        integers = round_by_descent(
-            old / steps,
-            self._compute_objective(seen),
-            fixed,
-            largest=rounding.largest,
-            sweeps=self.sweeps,
-        )
+        # Damped second moments: around the mean where a bias takes up its change.
+        objective = np.zeros_like(seen[0][1].second)
+        for layer, moment in seen:
+            objective += moment.count * moment.second
+            if find_bias(layer) is not None:
+                objective -= moment.count * (moment.mean[:, :, None] * moment.mean[:, None, :])
+        diagonal = np.einsum("gii->gi", objective)
+        size = diagonal.mean(axis=1, keepdims=True)
+        diagonal += np.where(size > 0, self.damping * size, 1.0)
+        limits = {"largest": rounding.largest, "sweeps": self.sweeps}
+        integers = round_by_descent(old / steps, objective, fixed, **limits)
         new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
         for layer, moment in seen:
             shift_bias(editor, layer, old - new, moment.mean)
         put_weight(editor, rounding.layers, columns.join_matrices(new))
         return True
-
-    def _compute_objective(self, seen: Sequence[tuple[Layer, Moments]]) -> NDArray[np.float64]:
-        """Return damped second moments: around the mean where a bias takes up its change."""
-        total = np.zeros_like(seen[0][1].second)
-        for layer, moment in seen:
-            total += moment.count * moment.second
-            if find_bias(layer) is not None:
-                total -= moment.count * (moment.mean[:, :, None] * moment.mean[:, None, :])
-        diagonal = np.einsum("gii->gi", total)
-        size = diagonal.mean(axis=1, keepdims=True)
-        diagonal += np.where(size > 0, self.damping * size, 1.0)
-        return total
 
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -173,9 +163,8 @@ def round_by_descent(
         chunk = _Channels(values, fixed[:, part][:, :, order], largest)
         nearest, planes = chunk.round_nearest(values), chunk.round_by_planes(upper)
         better = _compute_loss(planes - values, upper) < _compute_loss(nearest - values, upper)
-        out[:, part, order] = chunk.descend_coordinates(
-            np.where(better, planes, nearest), hessian, sweeps
-        )
+        integers = np.where(better, planes, nearest)
+        out[:, part, order] = chunk.descend_coordinates(integers, hessian, sweeps)
     return out
 
 

@@ -36,10 +36,14 @@ class Bf16(HalfPrecision):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model; a note names the operators without a kernel on the CPU."""
         count = super().apply(model, ranges)
-        if lacking := list_missing_kernels(model):
-            edit.add_note(
-                model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}"
-            )
+        ops = {
+            node.op_type
+            for node in edit.walk_nodes(model)
+            for value in (*node.inputs, *node.outputs)
+            if value is not None and value.dtype == ir.DataType.BFLOAT16
+        }
+        if lacking := ", ".join(sorted(ops - CPU_KERNELS)):
+            edit.add_note(model, f"onnxruntime's CPU provider has no bfloat16 {lacking}")
         return count
 
 
@@ -50,14 +54,3 @@ _CPU_TEXT = (
 )
 CPU_KERNELS = frozenset(_CPU_TEXT.split())
 """What onnxruntime 1.31's CPU provider runs in bfloat16; a test asks the installed one."""
-
-
-def list_missing_kernels(model: ir.Model) -> list[str]:
-    """Return the operators of a model that read or write bfloat16 and have no kernel for it."""
-    ops = {
-        node.op_type
-        for node in edit.walk_nodes(model)
-        for value in (*node.inputs, *node.outputs)
-        if value is not None and value.dtype == ir.DataType.BFLOAT16
-    }
-    return sorted(ops - CPU_KERNELS)

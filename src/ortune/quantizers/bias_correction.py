@@ -14,14 +14,14 @@ from ortune.core.observer import Probe, Ranges
 from ortune.core.roles import Role
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.rounding.matrices import (
+from ortune.quantizers.common.rounding import (
+    Preparation,
     find_bias,
     list_moment_probes,
+    list_roundings,
     read_moments,
     shift_bias,
 )
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,26 @@ class BiasCorrection(Preparation):
         layers = (
             layer for rounding in list_roundings(model, self.before) for layer in rounding.layers
         )
-        return list_moment_probes(
-            (layer for layer in layers if find_bias(layer) is not None), products=False
-        )
+        biased = (layer for layer in layers if find_bias(layer) is not None)
+        return list_moment_probes(biased, products=False)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
         layers = sum(len(rounding.layers) for rounding in targets)
-        done = sum(
-            _correct_bias(editor, rounding, layer, ranges)
-            for rounding in targets
-            for layer in rounding.layers
-        )
+        done = 0
+        for rounding, layer in ((r, layer) for r in targets for layer in r.layers):
+            seen = read_moments(layer, ranges, products=False)
+            if seen is None:
+                continue
+            array = layer.read_weight()
+            grid = rounding.make_grid(array)
+            change = array.astype(np.float64) - grid.dequantize(grid.quantize(array))
+            done += shift_bias(editor, layer, rounding.columns.split_matrices(change), seen.mean)
         if not done:
+            counted = format_count(layers, "layer")
             raise Refused(
-                f"of {format_count(layers, 'layer')} none has a constant bias and an observed "
-                "input",
+                f"of {counted} none has a constant bias and an observed input",
                 fix="quantize without this step",
             )
         if done < layers:
@@ -65,15 +68,3 @@ class BiasCorrection(Preparation):
                 model, f"no bias to correct: {layers - done} of {format_count(layers, 'layer')}"
             )
         return done
-
-
-def _correct_bias(editor: edit.Editor, rounding: Rounding, layer: Layer, ranges: Ranges) -> bool:
-    seen = read_moments(layer, ranges, products=False)
-    if seen is None:
-        return False
-    array = layer.read_weight()
-    grid = rounding.make_grid(array)
-    rounding_error = rounding.columns.split_matrices(
-        array.astype(np.float64) - grid.dequantize(grid.quantize(array))
-    )
-    return shift_bias(editor, layer, rounding_error, seen.mean)

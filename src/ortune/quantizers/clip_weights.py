@@ -16,13 +16,15 @@ from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.roles import Role
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.rounding.matrices import (
+from ortune.quantizers.common.rounding import (
+    Preparation,
+    Rounding,
     list_moment_probes,
+    list_roundings,
     put_weight,
     read_moments,
     shift_bias,
 )
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,24 @@ class ClipWeights(Preparation):
         targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
         all_weights = format_count(len(targets), "weight")
-        done = sum(self._clip_weight(editor, rounding, ranges) for rounding in targets)
+        done = 0
+        for rounding in targets:
+            columns, array = rounding.columns, rounding.layers[0].read_weight()
+            old = columns.split_matrices(array)
+            seen = [(layer, read_moments(layer, ranges)) for layer in rounding.layers]
+            squares = [np.einsum("gii->gi", m.second) for _, m in seen if m is not None]
+            power = np.sum(squares, axis=0) if squares else np.ones((1, 1))
+            top = rounding.compute_steps(array) * rounding.largest
+            share = self._find_best_share(old, top, power.astype(np.float32), rounding)
+            bound = np.where(share < 1, share * top, np.inf).astype(np.float32)
+            new = np.clip(old, -bound, bound)
+            if np.array_equal(new, old):
+                continue
+            for layer, moment in seen:
+                if moment is not None:
+                    shift_bias(editor, layer, old - new, moment.mean)
+            put_weight(editor, rounding.layers, columns.join_matrices(new))
+            done += 1
         if not done:
             raise Refused(
                 f"clipping lowers the rounding error of none of {all_weights}",
@@ -71,25 +90,6 @@ class ClipWeights(Preparation):
         if done < len(targets):
             edit.add_note(model, f"best unclipped: {len(targets) - done} of {all_weights}")
         return done
-
-    def _clip_weight(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
-        columns = rounding.columns
-        array = rounding.layers[0].read_weight()
-        old = columns.split_matrices(array)
-        seen = [(layer, read_moments(layer, ranges)) for layer in rounding.layers]
-        squares = [np.einsum("gii->gi", m.second) for _, m in seen if m is not None]
-        power = np.sum(squares, axis=0) if squares else np.ones((1, 1))
-        top = rounding.compute_steps(array) * rounding.largest
-        share = self._find_best_share(old, top, power.astype(np.float32), rounding)
-        bound = np.where(share < 1, share * top, np.inf).astype(np.float32)
-        new = np.clip(old, -bound, bound)
-        if np.array_equal(new, old):
-            return False
-        for layer, moment in seen:
-            if moment is not None:
-                shift_bias(editor, layer, old - new, moment.mean)
-        put_weight(editor, rounding.layers, columns.join_matrices(new))
-        return True
 
     def _find_best_share(
         self,

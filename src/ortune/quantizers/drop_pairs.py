@@ -79,7 +79,15 @@ class DropPairs(Quantizer):
         if not any(node.op_type == "QuantizeLinear" for node in edit.walk_nodes(model)):
             raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")
         if self.tensors:
-            return self._drop_named(model)
+            pairs = map_activation_pairs(model)
+            for name in self.tensors:
+                if name not in pairs:
+                    raise BadSettings(
+                        f"no quantize / dequantize pair stands behind a tensor '{name}'",
+                        fix=suggest_names(name, pairs),
+                    )
+            nodes = [node for name in dict.fromkeys(self.tensors) for node in pairs[name]]
+            return sum(drop_pair(edit.Editor(model.graph), node) for node in nodes)
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)
@@ -102,17 +110,6 @@ class DropPairs(Quantizer):
                 fix="leave the step out",
             )
         return count
-
-    def _drop_named(self, model: ir.Model) -> int:
-        pairs = map_activation_pairs(model)
-        for name in self.tensors:
-            if name not in pairs:
-                raise BadSettings(
-                    f"no quantize / dequantize pair stands behind a tensor '{name}'",
-                    fix=suggest_names(name, pairs),
-                )
-        nodes = [node for name in dict.fromkeys(self.tensors) for node in pairs[name]]
-        return sum(drop_pair(edit.Editor(model.graph), node) for node in nodes)
 
     @property
     def _writes_float(self) -> bool:
@@ -144,11 +141,8 @@ class DropPairs(Quantizer):
         if writes_integers and maker is not None and self._has_integer_kernel(maker):
             return True
         wide = [late.outputs[0] for late in qdq.list_consumers(node.outputs[0])]
-        return any(
-            self._has_integer_kernel(reader)
-            for value in wide
-            for reader in qdq.list_consumers(value)
-        )
+        readers = (reader for value in wide for reader in qdq.list_consumers(value))
+        return any(map(self._has_integer_kernel, readers))
 
     def _has_integer_kernel(self, node: ir.Node) -> bool:
         """Whether an integer kernel computes the node, as the pairs are now."""
@@ -168,11 +162,10 @@ class DropPairs(Quantizer):
         after = qdq.list_consumers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":
             # A Relu or Clip between a layer and its pair is fused too.
-            readers = list(after)
-            if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
+            if node.op_type not in ("Conv", "Add", "Gemm") or len(after) != 1:
                 return False
-            behind = qdq.list_consumers(readers[0].outputs[0])
-            clipped = readers[0].op_type in ("Relu", "Clip")
+            behind = qdq.list_consumers(after[0].outputs[0])
+            clipped = after[0].op_type in ("Relu", "Clip")
             return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
         return node.op_type not in _SAME_GRID or _has_same_grid(floats[0], after[0])
 

@@ -61,8 +61,6 @@ class FloatConvs(Quantizer):
             )
         remaining = sum(1 for node in edit.walk_nodes(model) if node.op_type in integer_ops)
         if remaining:
-            edit.add_note(
-                model,
-                f"{wording.format_count(remaining, 'integer layer')} in another form left alone",
-            )
+            counted = wording.format_count(remaining, "integer layer")
+            edit.add_note(model, f"{counted} in another form left alone")
         return count

@@ -39,9 +39,8 @@ class Fp16(HalfPrecision):
     ) -> Iterable[tuple[Quantizer, ...]]:
         """Yield static int8 with the rest in float16, for a GPU that is fast at both."""
         both = {"int8", "fp16"} <= backend.arithmetic and backend.runs_on == "gpu"
-        static = (
-            find_plugin(Quantizer, Role.STATIC) if both and facts.opset >= PAIR_OPSET else None
-        )
+        usable = both and facts.opset >= PAIR_OPSET
+        static = find_plugin(Quantizer, Role.STATIC) if usable else None
         for base in static.offers(facts, backend, capabilities) if static is not None else ():
             yield (base, cls(pairs=True))
             return

@@ -104,26 +104,20 @@ class Fp8(Quantizer):
         for layer in active:
             discard_upstream(layer.weight)
         if len(candidates) > len(active):
-            edit.add_note(
-                model,
-                f"{wording.format_count(len(candidates) - len(active), 'layer')} only ever saw "
-                "zeros: "
-                "left alone",
-            )
+            unused = wording.format_count(len(candidates) - len(active), "layer")
+            edit.add_note(model, f"{unused} only ever saw zeros: left alone")
         return len(active)
 
     def _find_layers(self, model: ir.Model) -> Iterator[Layer]:
         among = select_nodes(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
             for layer in find_layers(graph, self.ops):
-                if layer.node in among and self._is_large_enough(layer):
+                large = min(layer.shape[-2:]) >= self.min_side
+                if layer.op == "Conv":
+                    window = math.prod(layer.shape[2:])
+                    large = min(layer.shape[:2]) > self.min_side and window < MAX_KERNEL
+                if layer.node in among and large:
                     yield layer
-
-    def _is_large_enough(self, layer: Layer) -> bool:
-        if layer.op == "Conv":
-            window = math.prod(layer.shape[2:])
-            return min(layer.shape[:2]) > self.min_side and window < MAX_KERNEL
-        return min(layer.shape[-2:]) >= self.min_side
 
 
 class _Writer:
@@ -134,9 +128,8 @@ class _Writer:
         self._per_channel = per_channel
         self._pairs: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
         self._weights: dict[tuple[ir.Value, int | None], list[ir.Value]] = {}
-        self._zero = self._editor.add_constant(
-            "float8_zero", np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
-        )
+        zero = np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
+        self._zero = self._editor.add_constant("float8_zero", zero)
 
     def quantize_activation(self, layer: Layer, step: np.float32) -> ir.Value:
         key = (layer.x, layer.node.graph)

@@ -12,7 +12,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer, Step
-from ortune.quantizers.common.block_grid import Bits
+from ortune.quantizers.common.grid import Bits
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights
 
 

@@ -20,8 +20,7 @@ from ortune.core.roles import Role
 from ortune.core.step import Quantizer, Step
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.contrib_ops import transfer_attributes
+from ortune.quantizers.common import rounding
 from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid
 from ortune.quantizers.common.layers import (
     MASK,
@@ -35,10 +34,14 @@ from ortune.quantizers.common.layers import (
     resolve_transpose,
 )
 from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.nodes import replace_value
-from ortune.quantizers.common.rounding.matrices import find_worst_layers, list_moment_probes
-from ortune.quantizers.common.weights import embeddings as tables
-from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups
+from ortune.quantizers.common.nodes import replace_value, transfer_attributes
+from ortune.quantizers.common.rounding import compute_relative_error, list_moment_probes
+from ortune.quantizers.common.weights.integer_weights import (
+    StoredWeight,
+    find_lookups,
+    find_tables,
+    store_tables,
+)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,10 @@ class Int8Dynamic(Quantizer):
 
         The last product behind recurrent layers costs accuracy.
         """
-        if (
-            "int8-dynamic" not in backend.arithmetic
-            or facts.quantized
-            or not facts.has_float_layers
-        ):
+        has_kernels = "int8-dynamic" in backend.arithmetic
+        if facts.quantized or not (has_kernels and facts.has_float_layers):
             return
-        products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+        products = rounding.count_products(facts)
         if facts.has("LSTM", "com.microsoft::Attention") or products > 1:
             yield cls()
             if facts.embeds:
@@ -108,13 +108,11 @@ class Int8Dynamic(Quantizer):
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the worst two products in float, which is soon built, then the accuracy kit."""
-        if (
-            int8_rescues.count_products(facts) > 1
-            and self.leave_worst == 0
-            and "MatMul" in self.ops
-        ):
+        several = rounding.count_products(facts) > 1
+        if several and self.leave_worst == 0 and "MatMul" in self.ops:
             yield (replace(self, leave_worst=2),)
-            yield from int8_rescues.prepend_kit(self, int8_rescues.DYNAMIC)
+            kit = ((Role.ROUNDS,), (Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS,))
+            yield from rounding.prepend_kit(self, kit)
 
     @property
     def calibrates(self) -> bool:
@@ -122,11 +120,9 @@ class Int8Dynamic(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, to find the worst; none where all are wanted."""
-        return (
-            list_moment_probes(_list_matrix_layers(self.select_layers(model)))
-            if self.leave_worst
-            else []
-        )
+        if not self.leave_worst:
+            return []
+        return list_moment_probes(_list_matrix_layers(self.select_layers(model)))
 
     def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the products that become integer, for steps that prepare their weights."""
@@ -134,16 +130,14 @@ class Int8Dynamic(Quantizer):
         excluded = match_nodes(model, self.exclude, "exclude")
         ops = [op for op in self.ops if op in ("MatMul", "Gemm")]
         nodes = (node for graph in _list_graphs(model) for node in graph if node not in excluded)
-        return [
-            layer for layer in find_layers(nodes, ops) if min(layer.shape[-2:]) >= self.min_side
-        ]
+        layers = find_layers(nodes, ops)
+        return [layer for layer in layers if min(layer.shape[-2:]) >= self.min_side]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         flatten_model(model)
-        excluded = match_nodes(model, self.exclude, "exclude") | self._find_worst_nodes(
-            model, ranges
-        )
-        embedding_tables = tables.find_tables(model)
+        excluded = match_nodes(model, self.exclude, "exclude")
+        excluded |= self._find_worst_nodes(model, ranges)
+        embedding_tables = find_tables(model)
         ops = (*self.ops, "Conv") if self.conv else self.ops
         nodes = [node for graph in _list_graphs(model) for node in graph]
         alike = [node for node in nodes if node.op_type in ops and node not in excluded]
@@ -166,7 +160,7 @@ class Int8Dynamic(Quantizer):
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
-        tables.store_tables(
+        store_tables(
             model,
             edit.Editor(model.graph),
             embedding_tables,
@@ -183,10 +177,8 @@ class Int8Dynamic(Quantizer):
             )
         skipped = len(alike) - count - len(rewriter.refused)
         if skipped:
-            noun = "layer" if skipped == 1 else "layers"
-            edit.add_note(
-                model, f"left in float: {skipped} {noun} without a large constant weight"
-            )
+            layers = wording.format_count(skipped, "layer")
+            edit.add_note(model, f"left in float: {layers} without a large constant weight")
         recurrent = sum(1 for node in edit.walk_nodes(model) if node.op_type == "GRU")
         if recurrent:
             edit.add_note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
@@ -196,14 +188,15 @@ class Int8Dynamic(Quantizer):
         """Return the products to leave in float."""
         if not self.leave_worst:
             return frozenset()
-
-        def grid(layer: Layer) -> Grid:
-            axis = layer.axis if self.per_channel else None
-            return make_weight_grid(layer.read_weight(), axis, reduce_range=self.reduce_range)
-
-        worst_layers = find_worst_layers(
-            _list_matrix_layers(self.select_layers(model)), ranges, grid, self.leave_worst
-        )
+        layers, errors = _list_matrix_layers(self.select_layers(model)), []
+        for place, layer in enumerate(layers):
+            axis, array = layer.axis if self.per_channel else None, layer.read_weight()
+            grid = make_weight_grid(array, axis, reduce_range=self.reduce_range)
+            if (error := compute_relative_error(layer, ranges, grid)) is not None:
+                errors.append((error, -place))
+        # Worst first, but never all of them.
+        chosen = sorted(errors, reverse=True)[: min(self.leave_worst, len(layers) - 1)]
+        worst_layers = [layers[-place] for _, place in chosen]
         if worst_layers:
             names = ", ".join(f"'{layer.node.name}'" for layer in worst_layers)
             edit.add_note(model, f"left in float, as rounding costs most there: {names}")
@@ -300,9 +293,8 @@ class DynamicRewriter:
                 layer = next(find_layers([node], (node.op_type,)), None)
                 if layer is None:
                     return False
-                return (
-                    self._rewrite_conv(layer) if layer.convolves else self._rewrite_matmul(layer)
-                )
+                rewrite = self._rewrite_conv if layer.convolves else self._rewrite_matmul
+                return rewrite(layer)
             case _:
                 return False
 
@@ -311,9 +303,14 @@ class DynamicRewriter:
             return False
         node, rounded = layer.node, self._quantize_activation(layer.node, layer.x)
         weight = self._read_matrix(layer, float(edit.read_attribute(node, "alpha", 1.0)))
-        bias = layer.bias
-        if bias is not None:
-            bias = self._scale_bias(node, bias, float(edit.read_attribute(node, "beta", 1.0)))
+        bias, beta = layer.bias, float(edit.read_attribute(node, "beta", 1.0))
+        if bias is not None and beta != 1.0:
+            name, array = f"{bias.name}_beta", edit.const_array(bias)
+            if array is not None:
+                bias = self._editor.add_constant(name, (array * beta).astype(np.float32))
+            else:
+                factor = self._editor.add_constant(name, np.asarray(beta, np.float32))
+                bias = self._insert_node(node, "Mul", [bias, factor])
         self._write_integer_product(node, "MatMulInteger", rounded, weight, bias)
         return True
 
@@ -352,10 +349,8 @@ class DynamicRewriter:
         if attributes is None:
             self.refused.append(node)
             return False
-        gates = [
-            self._store_gates(str(node.name), part, letter)
-            for part, letter in ((w, "W"), (r, "R"))
-        ]
+        name = str(node.name)
+        gates = [self._store_gates(name, w, "W"), self._store_gates(name, r, "R")]
         integers = [inputs[0], gates[0][0], gates[1][0]]
         steps = [*gates[0][1:], *gates[1][1:]]
         inputs = [*integers, *inputs[3:8], *steps]
@@ -398,13 +393,15 @@ class DynamicRewriter:
         )
         self._replace_node(node, fused)
 
-    def _store_matrix(self, layer: Layer) -> StoredWeight:
-        """Store a weight, once for all that read it, with channels that all of them can use.
+    def _read_matrix(self, layer: Layer, alpha: float) -> WeightConstants:
+        """Return a layer's weight as [K, N], turned where it is stored the other way round.
 
-        A table that rows are looked up in keeps its order of axes.
+        Runtimes turn the integers once, when they load the file.
         """
         source, order = resolve_transpose(layer.weight)
         if source not in self.stored:
+            # Once for all that read it, with channels that all of them can use. A table that rows
+            # are looked up in keeps its order of axes.
             array = edit.const_array(source)
             assert array is not None
             axes = self._channels[source]
@@ -419,15 +416,7 @@ class DynamicRewriter:
                 None if grid.axis is None else kept.index(grid.axis),
                 kept,
             )
-        return self.stored[source]
-
-    def _read_matrix(self, layer: Layer, alpha: float) -> WeightConstants:
-        """Return a layer's weight as [K, N], turned where it is stored the other way round.
-
-        Runtimes turn the integers once, when they load the file.
-        """
-        stored = self._store_matrix(layer)
-        source, order = resolve_transpose(layer.weight)
+        stored = self.stored[source]
         perm = [stored.order.index(axis) for axis in _order_rows(layer, order)]
         integers, scale = stored.integers, stored.scale
         if alpha != 1.0:
@@ -489,17 +478,6 @@ class DynamicRewriter:
         last = result.producer()
         assert last is not None
         self._replace_node(node, last)
-
-    def _scale_bias(self, node: ir.Node, bias: ir.Value, beta: float) -> ir.Value:
-        if beta == 1.0:
-            return bias
-        array = edit.const_array(bias)
-        if array is not None:
-            return self._editor.add_constant(
-                f"{bias.name}_beta", (array * beta).astype(np.float32)
-            )
-        factor = self._editor.add_constant(f"{bias.name}_beta", np.asarray(beta, np.float32))
-        return self._insert_node(node, "Mul", [bias, factor])
 
     def _insert_node(
         self,

@@ -2,43 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NoReturn, Self
 
+import numpy as np
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.core.observer import Observer, Probe, Ranges
-from ortune.core.plugins import catalog
+from ortune.core.observer import Observer, Probe, Range, Ranges
+from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.bounds import SHARE, Bounds
-from ortune.core.roles import Role
+from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer, Step, Transform
-from ortune.graph.ir import edit
-from ortune.graph.ir.qdq import MICROSOFT
-from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.layers import Layer, note_unbounded_weights, refuse_without_layers
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.match import nodes_of
+from ortune.graph.ir.qdq import MICROSOFT, find_input
+from ortune.graph.ir.uses import has_single_use, only_reader
+from ortune.quantizers.common import rounding
+from ortune.quantizers.common.grid import Grid, Kind, make_activation_grid
+from ortune.quantizers.common.layers import (
+    Layer,
+    flatten_model,
+    note_unbounded_weights,
+    refuse_without_layers,
+)
 from ortune.quantizers.common.node_filter import match_nodes
+from ortune.quantizers.common.nodes import (
+    add_constants,
+    add_unary_sum,
+    make_dequantize,
+    multiply_channels,
+    put_behind,
+    replace_output,
+    replace_value,
+)
+from ortune.quantizers.common.qdq import placement as places
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
-from ortune.quantizers.common.qdq import scope as scopes
 from ortune.quantizers.common.qdq.dequantize import bound_joined
 from ortune.quantizers.common.qdq.lengths import write_lengths
-from ortune.quantizers.common.qdq.placement import Placement, is_absorbed, place_all
-from ortune.quantizers.common.qdq.prepare import (
-    PairInserter,
-    make_activation_grids,
-    prepare_for_int8,
-    widen_convolutions,
+from ortune.quantizers.common.qdq.runtime_rules import MOVING
+from ortune.quantizers.common.qdq.smooth import Smoothing, compute_smoothings, find_smoothable
+from ortune.quantizers.common.weights.integer_weights import Packer, find_tables, store_tables
+from ortune.transforms.common.layers.affine import (
+    UNCHANGED,
+    Absorber,
+    Affine,
+    FoldableLayer,
+    as_foldable_layer,
+    of_batch_norm,
+    read_affine,
 )
-from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smoothable
-from ortune.quantizers.common.weights import embeddings as tables
-from ortune.quantizers.common.weights.integer_weights import Packer
+from ortune.transforms.common.layers.convolutions import (
+    split_conv_transposes,
+    spread_channels_last,
+    subsample_once,
+    widen_groups,
+)
 
 _OBSERVER = catalog.load_plugin(Observer, "min-max")()
 _CHANNELS = catalog.load_plugin(Observer, "channels")()
+
+CONVOLUTIONS: rounding.Kit = (
+    (Role.ROUNDS,),
+    (Role.EQUALIZES, Role.ROUNDS),
+    (Role.CORRECTS,),
+    (Role.EQUALIZES,),
+    (Role.CLIPS,),
+)
+"""The accuracy kit in front of convolutions, best bet first: see docs/quantizing.md."""
+
+SMOOTHED: rounding.Kit = ((Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS, Role.CORRECTS))
+"""In front of matrix products whose inputs are smoothed already."""
+
+TRANSFORMERS: rounding.Kit = ((Role.SMOOTHS,), *SMOOTHED, (Role.ROUNDS,))
+"""In front of matrix products."""
+
+OBSERVERS = ("percentile", "mse", "entropy")
+"""Those that clip."""
 
 MANY = 20
 """Convolutions of a network deep enough to leave the first few in float."""
@@ -137,7 +182,7 @@ class Int8Static(Quantizer):
         if "int8" not in backend.arithmetic or facts.quantized or not facts.has_float_layers:
             return
         base = cls._choose_settings(backend, capabilities)
-        products = int8_rescues.count_products(facts)
+        products = rounding.count_products(facts)
         convolves = facts.has("Conv", "ConvTranspose")
         attends = products > 1 and facts.has("Softmax", "LayerNormalization")
         smoothed = replace(base, smooth=0.75, split=4)
@@ -188,20 +233,29 @@ class Int8Static(Quantizer):
 
         Convolutions beside products may be what costs accuracy: then only weights are integers.
         """
-        smoothed = bool(self.smooth or self.split)
-        last = replace(self, smooth=0.0, split=0)
-        yield from int8_rescues.prepend_static_kit(last, facts, smoothed=smoothed)
-        if facts.has("Conv", "ConvTranspose") and int8_rescues.count_products(facts) > 1:
-            for weight_storage in (
-                int8_rescues.find_weight_storage() if self.target == "cpu" else ()
-            ):
-                yield (replace(self, ops=("MatMul", "Gemm")), weight_storage)
-        for observer in int8_rescues.list_other_observers(self.observer):
-            yield (replace(self, observer=observer),)
+        products = rounding.count_products(facts)
+        convolutions = facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
+        kit = CONVOLUTIONS if convolutions >= products else TRANSFORMERS
+        if self.smooth or self.split:
+            kit = SMOOTHED
+        # The kit is in front of a step that leaves weights as they are before it rounds them.
+        yield from rounding.prepend_kit(replace(self, smooth=0.0, split=0), kit)
+        if convolutions and products > 1 and self.target == "cpu":
+            storage = find_plugin(Quantizer, Role.WEIGHTS)
+            if storage is not None:  # as integers, computed with as fast as float
+                folded = codec.build_dataclass(storage, {"fold": True})
+                yield (replace(self, ops=("MatMul", "Gemm")), folded)
+        for name in OBSERVERS:
+            if name in catalog.list_plugins(Observer) and name != self.observer.name():
+                yield (replace(self, observer=catalog.load_plugin(Observer, name)()),)
 
     def extensions(self, facts: Facts) -> Iterable[Self]:
         """Yield it with the tables and the head, which it leaves in float."""
-        head = facts.has("Conv", "ConvTranspose") and int8_rescues.has_head(facts, self.min_side)
+        # A last product of enough columns may become integer: an output is as wide.
+        lasts = [output.shape[-1] for output in facts.outputs if output.shape]
+        wide = [last for last in lasts if not isinstance(last, int) or last >= self.min_side]
+        fits = rounding.count_products(facts) > 0 and bool(wide or not lasts)
+        head = facts.has("Conv", "ConvTranspose") and fits
         tables = bool(facts.embeds) and runtime_rules.takes_tables(self.target)
         more = replace(self, head=self.head or head, embeddings=self.embeddings or tables)
         if more != self:
@@ -218,7 +272,7 @@ class Int8Static(Quantizer):
         observers: dict[str, Observer] = {}
         for placement in placements:
             smooth = find_smoothable(placement) if self.smooth or self.split else {}
-            for value in placement.list_range_tensors():
+            for value in dict.fromkeys(placement.tensors.values()):
                 choice = _CHANNELS if value in smooth else self._fit_observer(value)
                 if observers.get(str(value.name)) != _CHANNELS:
                     observers[str(value.name)] = choice
@@ -228,27 +282,20 @@ class Int8Static(Quantizer):
         self._prepare_model(model)
         # Join groups of convolutions; not before the accuracy kit has seen their weights.
         if self.target == "cpu" and "Conv" in self._list_ops():
-            widen_convolutions(model, self.exclude)
+            count = widen_groups(model, _GROUP, match_nodes(model, self.exclude, "exclude"))
+            if count:
+                groups = wording.format_count(count, "grouped convolution")
+                edit.add_note(model, f"{groups} made to have {_GROUP} channels a group")
         placements, scope = self._place_pairs(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
-        scopes.note_float_layers(model, scope.reasons, len(layers))
+        places.note_float_layers(model, scope.reasons, len(layers))
         if self.embeddings:
             note_unbounded_weights(model, ("Gather",))
         if not layers:
-            reasons = scopes.summarize_reasons(scope.reasons, 0)
-            why = (
-                f"no {', '.join(self._list_ops())} with a constant float32 weight to quantize"
-                f"{reasons and f' ({reasons})'}"
-            )
-            if scopes.QUANTIZED in scope.reasons.values():
-                takes_float = "apply requantize, which takes the model back to float first"
-                raise Refused(why, fix=takes_float)
-            refuse_without_layers(model, why)
+            self._refuse_model(model, scope)
         signed = runtime_rules.needs_symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
-        embedding_tables = (
-            tables.find_tables(model) if runtime_rules.takes_tables(self.target) else {}
-        )
+        embedding_tables = find_tables(model) if runtime_rules.takes_tables(self.target) else {}
         packer = Packer(
             editor,
             layers,
@@ -260,7 +307,7 @@ class Int8Static(Quantizer):
         wide = match_nodes(model, self.wide, "wide")
         for placement in reversed(placements):
             smooth = compute_smoothings(placement, ranges, alpha=self.smooth, most=self.split)
-            steps = make_activation_grids(
+            steps = _make_activation_grids(
                 placement,
                 ranges,
                 smooth,
@@ -269,9 +316,7 @@ class Int8Static(Quantizer):
                 symmetric=signed or self.symmetric,
                 absorbs=self.target == "cpu",
             )
-            pairs = PairInserter(editor, steps, smooth, model.opset_imports.get("", 0))
-            pairs.insert_pairs(placement)
-            if pairs.foreign:
+            if _insert_pairs(editor, placement, steps, smooth, model.opset_imports.get("", 0)):
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
@@ -283,7 +328,7 @@ class Int8Static(Quantizer):
             qoperators.separate_products(editor, layers)
             if {"Add", "Mul"} <= set(self._list_following_ops()):
                 qoperators.write_hard_swish(model, editor)
-        tables.store_tables(
+        store_tables(
             model,
             editor,
             embedding_tables,
@@ -302,6 +347,17 @@ class Int8Static(Quantizer):
         placements, _ = self._place_pairs(model, None)
         return [layer for placement in placements for layer in placement.layers]
 
+    def _refuse_model(self, model: ir.Model, scope: places.Scope) -> NoReturn:
+        reasons = places.summarize_reasons(scope.reasons, 0)
+        why = (
+            f"no {', '.join(self._list_ops())} with a constant float32 weight to quantize"
+            f"{reasons and f' ({reasons})'}"
+        )
+        if places.QUANTIZED in scope.reasons.values():
+            takes_float = "apply requantize, which takes the model back to float first"
+            raise Refused(why, fix=takes_float)
+        refuse_without_layers(model, why)
+
     def _list_ops(self) -> tuple[str, ...]:
         return self.ops or runtime_rules.list_layer_ops(self.target)
 
@@ -311,7 +367,7 @@ class Int8Static(Quantizer):
     def _fit_observer(self, value: ir.Value) -> Observer:
         """Return the observer for the kind of grid that a tensor will have."""
         centred = self.symmetric or runtime_rules.needs_symmetric_s8(self.target)
-        if not centred or (self.target == "cpu" and is_absorbed(value)):
+        if not centred or (self.target == "cpu" and places.is_absorbed(value)):
             return self.observer
         return self.observer.fit_centred_grid(by_sign=self._choose_kind() == "by-sign")
 
@@ -322,13 +378,23 @@ class Int8Static(Quantizer):
         return "by-sign" if by_sign else self.activations
 
     def _prepare_model(self, model: ir.Model) -> None:
-        to_split = self.upsample and "ConvTranspose" not in self._list_ops()
-        prepare_for_int8(model, self.target, self.exclude, split=to_split, spread=self.upsample)
+        """Inline functions, fold scales into convolutions, rewrite what has no integer kernel."""
+        flatten_model(model)
+        _fold_affine_nodes(model)
+        excluded = match_nodes(model, self.exclude, "exclude")
+        if self.upsample and "ConvTranspose" not in self._list_ops():
+            split_conv_transposes(model, excluded)
+        if self.target == "cpu":
+            _cut_early(model, excluded)
+            if self.upsample:
+                spread_channels_last(model)
+        if self.target == "openvino":
+            subsample_once(model, excluded)
 
     def _place_pairs(
         self, model: ir.Model, ranges: Ranges | None
-    ) -> tuple[list[Placement], scopes.Scope]:
-        scope = scopes.select_scope(
+    ) -> tuple[list[places.Placement], places.Scope]:
+        scope = places.select_scope(
             model,
             self._list_ops(),
             target=self.target,
@@ -340,4 +406,183 @@ class Int8Static(Quantizer):
         )
         float_outputs = runtime_rules.writes_float(self.target)
         through = self._list_following_ops()
-        return place_all(scope, through, ranges, float_outputs=float_outputs), scope
+        return places.place_all(scope, through, ranges, float_outputs=float_outputs), scope
+
+
+_MOVES = ("DepthToSpace", *MOVING)
+
+
+def _cut_early(model: ir.Model, excluded: Collection[ir.Node]) -> None:
+    """Move a Relu or Clip right behind its convolution, before what only moves values.
+
+    An integer convolution absorbs a Relu that stands behind it; behind a MaxPool it is a node of
+    its own between two pairs. Both orders give the same values. Nodes that are excluded stay as
+    they are, as do those behind them.
+    """
+    editor = edit.Editor(model.graph)
+    for node in edit.walk_nodes(model):
+        absorbed = node.outputs and places.is_absorbed(node.outputs[0])
+        movers = list(_list_movers(node)) if absorbed else []
+        conv = movers[-1].inputs[0].producer() if movers and movers[-1].inputs[0] else None
+        if conv is None or conv.op_type != "Conv" or conv.domain or conv.graph is not node.graph:
+            continue
+        value = conv.outputs[0]
+        if has_single_use(value) and not {conv, node, *movers} & set(excluded):
+            early_node = editor.make_node(
+                node.op_type, [value, *node.inputs[1:]], node.attributes, name=f"{node.name}_early"
+            )
+            early_node.outputs[0].shape, early_node.outputs[0].type = value.shape, value.type
+            edit.insert_after(conv, early_node)
+            movers[-1].replace_input_with(0, early_node.outputs[0])
+            replace_value(node.outputs[0], movers[0].outputs[0])
+
+
+def _list_movers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes in front that only move values, and that nothing else reads."""
+    value = node.inputs[0]
+    while value is not None and has_single_use(value):
+        mover = value.producer()
+        if mover is None or mover.op_type not in _MOVES or mover.domain or len(mover.outputs) > 1:
+            return
+        yield mover
+        value = mover.inputs[0]
+
+
+def _read_affine(node: ir.Node, value: ir.Value, at: FoldableLayer, opset: int) -> Affine | None:
+    """Say what a node does to a convolution's output, None when that is no affine map."""
+    if node.domain:
+        return None
+    match node.op_type:
+        case "Identity":
+            return UNCHANGED
+        case "BatchNormalization" if node.inputs[0] is value:
+            affine = of_batch_norm(node, opset)
+            return None if isinstance(affine, str) else affine
+        case _:
+            return read_affine(node, value, at.channels, opset)
+
+
+_GROUP = 32
+"""Channels in a group from which the CPU provider's integer convolution is fast."""
+
+
+def _fold_affine_nodes(model: ir.Model) -> None:
+    """Fold scales, shifts and BatchNormalization into the convolutions that they alone read."""
+    absorber = Absorber(edit.Editor(model.graph))
+    opset = model.opset_imports.get("", 0)
+    folded = False
+    for node in nodes_of(model, "Conv", "ConvTranspose"):
+        at, weight = as_foldable_layer(node), edit.const_tensor(find_input(node, 1))
+        if at is None or weight is None or weight.dtype != ir.DataType.FLOAT or not weight.size:
+            continue
+        affine, chain, value = UNCHANGED, [], at.node.outputs[0]
+        while (reader := only_reader(value)) is not None and reader.graph is at.node.graph:
+            next_affine = _read_affine(reader, value, at, opset)
+            if next_affine is None or not next_affine.finite:
+                break
+            affine = affine.compose_with(next_affine)
+            chain.append(reader)
+            value = reader.outputs[0]
+        if chain and absorber.absorb_output_affine(at, affine, chain) is None:
+            folded = True
+    if folded:
+        prune.drop_dead(model)
+
+
+WIDE_OPSET = 21
+"""From here on the standard pair knows 16 bits; before, onnxruntime's own does.
+
+No kernel of its CPU provider computes with them: between such pairs it computes in float.
+"""
+
+
+_ALONE = ("HardSigmoid",)
+"""Beside one of these, which nothing fuses, a second DequantizeLinear is cheaper than the copy."""
+
+
+def _insert_pairs(
+    editor: edit.Editor,
+    placement: places.Placement,
+    grids: Mapping[ir.Value, Grid],
+    smooth: Mapping[ir.Value, Smoothing],
+    opset: int,
+) -> bool:
+    """Put a pair behind every chosen tensor, each grid once; say if one is of com.microsoft."""
+    readers = {layer.node for layer in placement.layers} | placement.followers
+    home, foreign = placement.graph, False
+    shared: dict[ir.Value, list[ir.Value]] = {}
+    for value, source in placement.tensors.items():
+        stem = str(value.name)
+        if source not in shared:
+            parts = {"scale": grids[value].scale, "zero": grids[value].zero}
+            shared[source] = add_constants(editor, str(source.name), **parts)
+        seen, grid = value, shared[source]
+        if value in placement.guarded:
+            # It keeps the float layer before it in float: between a DequantizeLinear and a
+            # QuantizeLinear onnxruntime quantizes the weights of a layer itself, coarsely
+            # (weight_bias_quantization.cc).
+            seen = add_unary_sum(editor, value, "float")
+        if value in smooth and (factor := smooth[value].factor) is not None:
+            seen = multiply_channels(editor, value, (1 / factor).astype(np.float32), home)
+        everywhere, maker = value in placement.replaced, seen.producer()
+        uses = [use for use in value.uses() if everywhere or use.node in readers]
+        uses = [use for use in uses if use.node is not maker]
+        outside = [use for use in uses if use.node not in readers]
+        wide = grid[1].dtype in (ir.DataType.UINT16, ir.DataType.INT16)
+        domain = MICROSOFT if wide and opset < WIDE_OPSET else ""
+        foreign |= bool(domain)
+        q = editor.make_node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
+        q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
+        d = make_dequantize(editor, stem, [q.outputs[0], *grid], domain=domain)
+        rounded = d.outputs[0]
+        put_behind(seen, home, q, d)
+        if len(outside) > (2 if any(n.op_type in _ALONE for n, _ in outside) else 1):
+            # Float readers share one tensor: what onnxruntime fuses of them (Gelu) reads it twice,
+            # and it dequantizes for each reader anew.
+            shared_copy = add_unary_sum(editor, rounded, "shared")
+            for node, index in outside:
+                node.replace_input_with(index, shared_copy)
+            uses = [use for use in uses if use.node in readers]
+        for node, index in uses:
+            node.replace_input_with(index, rounded)
+        if everywhere and value.is_graph_output():
+            replace_output(editor, home, value, rounded)
+    return foreign
+
+
+def _make_activation_grids(
+    placement: places.Placement,
+    ranges: Ranges,
+    smooth: Mapping[ir.Value, Smoothing],
+    wide: Collection[ir.Node],
+    *,
+    kind: Literal["u8", "s8", "by-sign"],
+    symmetric: bool,
+    absorbs: bool = False,
+) -> dict[ir.Value, Grid]:
+    """Return the grid of every tensor of a graph that gets a pair.
+
+    Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
+
+    Args:
+        kind: ``by-sign`` is unsigned where nothing is negative, and signed elsewhere.
+        absorbs: The grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
+    """
+
+    def make_grid(seen: Range, wide: bool, absorbed: bool) -> Grid:
+        signed = kind == "s8" or (kind == "by-sign" and seen.low < 0)
+        chosen: Kind = ("s16" if signed else "u16") if wide else ("s8" if signed else "u8")
+        centred = symmetric and not absorbed and (signed or kind != "by-sign")
+        return make_activation_grid(seen, chosen, symmetric=centred)
+
+    touched = {value for node in wide for value in (*places.float_inputs(node), *node.outputs)}
+    touched |= {places.find_integer_output(node) for node in wide}
+    sources = {placement.tensors[value] for value in touched if value in placement.tensors}
+    return {
+        value: make_grid(
+            smooth[value].seen if value in smooth else ranges[str(source.name)],
+            source in sources,
+            absorbs and places.is_absorbed(source),
+        )
+        for value, source in placement.tensors.items()
+    }

@@ -17,7 +17,7 @@ from ortune.core.observer import Ranges
 from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.block_grid import Bits
+from ortune.quantizers.common.grid import Bits
 from ortune.quantizers.common.layers import (
     flatten_model,
     has_bounded_values,
@@ -28,8 +28,7 @@ from ortune.quantizers.common.layers import (
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
-from ortune.quantizers.common.weights.embeddings import look_up
-from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups
+from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups, look_up
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""

@@ -71,9 +71,8 @@ class Requantize(Quantizer):
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         restore_float(model)
-        remaining = [
-            n for n in model.graph.all_nodes() if n.op_type in ("QLinearConv", "QLinearMatMul")
-        ]
+        kinds = ("QLinearConv", "QLinearMatMul")
+        remaining = [node for node in model.graph.all_nodes() if node.op_type in kinds]
         if remaining:
             raise Refused(
                 f"{say.format_count(len(remaining), 'layer')} written as integer operators, "

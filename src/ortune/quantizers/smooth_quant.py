@@ -24,8 +24,12 @@ from ortune.quantizers.common.qdq.smooth import (
     add_product,
     compute_smoothing,
 )
-from ortune.quantizers.common.rounding.matrices import find_bias, put_weight
-from ortune.quantizers.common.rounding.targets import Preparation, list_roundings
+from ortune.quantizers.common.rounding import (
+    Preparation,
+    find_bias,
+    list_roundings,
+    put_weight,
+)
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,11 @@ class SmoothQuant(Preparation):
                 "there is no matrix product whose input has a fixed number of channels",
                 fix="smooth-quant is for transformers; see cross-layer-equalization for others",
             )
-        edit.add_note(
-            model,
-            f"{folded} of {wording.format_count(done - beside, 'division')} free at run time",
-        )
+        divisions = wording.format_count(done - beside, "division")
+        edit.add_note(model, f"{folded} of {divisions} free at run time")
         if beside:
-            edit.add_note(
-                model,
-                f"{wording.format_count(beside, 'activation')} with channels apart, in float",
-            )
+            activations = wording.format_count(beside, "activation")
+            edit.add_note(model, f"{activations} with channels apart, in float")
         return done
 
     def _find_readers(self, model: ir.Model) -> dict[ir.Value, list[Layer]]:
@@ -114,7 +114,14 @@ class SmoothQuant(Preparation):
         nodes, width = {layer.node for layer in layers}, choice.count_input_channels(layers[0])
         for layer in layers:
             if choice.split:
-                _add_split_product(editor, layer, choice.split)
+                alpha = (
+                    edit.read_attribute(layer.node, "alpha", 1.0) if layer.op == "Gemm" else 1.0
+                )
+                place = find_bias(layer)
+                last = layer.node if place is None else place[0]
+                add_product(
+                    editor, layer, layer.read_weight() * np.float32(alpha), choice.split, last
+                )
             put_weight(editor, [layer], choice.scale_weight(layer, layer.read_weight()))
         if choice.factor is None:
             inverse = np.ones(width, np.float32)
@@ -127,10 +134,3 @@ class SmoothQuant(Preparation):
         for node in nodes:
             node.replace_input_with(0, divided)
         return False
-
-
-def _add_split_product(editor: edit.Editor, layer: Layer, split: tuple[int, ...]) -> None:
-    alpha = float(edit.read_attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
-    place = find_bias(layer)
-    last = layer.node if place is None else place[0]
-    add_product(editor, layer, layer.read_weight() * np.float32(alpha), split, last)

@@ -16,7 +16,7 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime import keys
+from ortune.backends.runtimes.onnxruntime import checks
 from ortune.backends.runtimes.openvino import native
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
@@ -83,7 +83,7 @@ def opened(model: Path, *spellings: str) -> subprocess.CompletedProcess[str]:
     sorted({*EVERY.build_config_entries(), *replace(EVERY, affinity="2").build_config_entries()}),
 )
 def test_the_installed_runtime_has_every_key_that_a_field_sets(key: str) -> None:
-    keys.demand_session_keys([key])
+    checks.demand_session_keys([key])
 
 
 @pytest.mark.parametrize("key", ["session.intra_op.spin_durations_us", "session.intra_op"])
@@ -103,7 +103,7 @@ def test_an_unknown_key_is_refused_when_a_session_opens(model: Path) -> None:
 
 
 def test_defaults_scan_no_library(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
-    monkeypatch.setattr(keys, "list_libraries", lambda: pytest.fail("scanned"))
+    monkeypatch.setattr(checks, "list_libraries", lambda: pytest.fail("scanned"))
     with Cpu(threads=1).open(model) as session:
         assert session.placement()
 

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.openvino import native, plugin
+from ortune.backends.runtimes.openvino import native
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
@@ -186,9 +187,9 @@ def test_without_either_package_each_device_says_what_to_install(
     monkeypatch.setattr(native, "explain_missing_device", lambda device: "pip install openvino")
     monkeypatch.setattr(native, "is_openvino_installed", lambda: False)
     monkeypatch.setattr(
-        plugin, "explain_missing_plugin", lambda device: f"pip install {plugin.PACKAGE}"
+        openvino, "explain_missing_plugin", lambda device: f"pip install {openvino.PACKAGE}"
     )
     for backend in Openvino.tried():
         reason = backend.missing()
-        assert reason == f"pip install {plugin.PACKAGE}"
+        assert reason == f"pip install {openvino.PACKAGE}"
         assert backend.state(reason) == "not installed"

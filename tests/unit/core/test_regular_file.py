@@ -26,6 +26,7 @@ from ortune.core.plugins import user_file
 from ortune.core.preprocess import Preprocess
 from ortune.data import arrays, images, labels, sources
 from ortune.data.formats import rows, sounds
+from ortune.data.reading import Reading
 from ortune.graph.io import file
 from ortune.quantizers.calibration import ranges_file
 from ortune.serving.server import listeners
@@ -39,7 +40,7 @@ def ignore_note(text: str) -> None:
 
 
 def read_all(path: Path) -> list[arrays.NamedArrays]:
-    return list(sources.open_source(path, [X], ignore_note))
+    return list(sources.open_source(path, Reading([X], ignore_note)))
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -47,7 +48,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "a.npy": arrays.map_npy,
     "a.jsonl": read_all,
     "samples.npz": read_all,
-    "a.parquet": lambda path: list(rows.read_parquet_blocks([path], [X], ignore_note)),
+    "a.parquet": lambda path: list(rows.read_parquet_blocks([path], Reading([X], ignore_note))),
     "a.wav": sounds.open_wav,
     "a.png": lambda path: images.preprocess_picture(path, Preprocess(), X),
     "labels.csv": labels.read_label_file,
@@ -128,10 +129,10 @@ def test_what_archives_unpack_to_is_bounded_before_it_is_unpacked(tmp_path: Path
         regular_file.limit_unpacking(2 << 20),
         pytest.raises(BadData, match=r"2\.npz would be unpacked to .* before it") as caught,
     ):
-        list(sources.open_source(tmp_path, inputs, ignore_note))
+        list(sources.open_source(tmp_path, Reading(inputs, ignore_note)))
     assert "--unpack-limit 1G" in caught.value.fix
     with regular_file.limit_unpacking(3 << 20):
-        assert len(list(sources.open_source(tmp_path, inputs, ignore_note))) == 3
+        assert len(list(sources.open_source(tmp_path, Reading(inputs, ignore_note)))) == 3
 
 
 def test_what_tables_unpack_to_is_bounded_too(tmp_path: Path) -> None:
@@ -144,9 +145,9 @@ def test_what_tables_unpack_to_is_bounded_too(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 16
     inputs = [TensorSpec("x", "float32", (None, 4096))]
     with regular_file.limit_unpacking(1 << 20), pytest.raises(BadData, match="would be unpacked"):
-        list(sources.open_source(tmp_path / "a.parquet", inputs, ignore_note))
+        list(sources.open_source(tmp_path / "a.parquet", Reading(inputs, ignore_note)))
     with regular_file.limit_unpacking(3 << 20):
-        read = list(sources.open_source(tmp_path / "a.parquet", inputs, ignore_note))
+        read = list(sources.open_source(tmp_path / "a.parquet", Reading(inputs, ignore_note)))
     assert len(read) == 64
 
 
@@ -176,8 +177,9 @@ def test_pictures_are_of_the_formats_listed(
     with pytest.raises(BadData, match="no picture of PNG, JPEG"):
         images.preprocess_picture(path, Preprocess(), X)
     with pytest.raises(BadData, match="no picture"):
-        reader = rows.make_picture_reader(tmp_path, {}, [X], ignore_note)
-        list(rows.make_row_blocks({"x": {"bytes": POSTSCRIPT}}, "row 0", [X], reader, None))
+        reading = Reading([X], ignore_note, pictures={})
+        reader = rows.make_picture_reader(tmp_path, reading)
+        list(rows.make_row_blocks({"x": {"bytes": POSTSCRIPT}}, "row 0", reading, reader))
 
 
 @pytest.mark.parametrize("suffix", sorted(images.SUFFIXES))
@@ -203,7 +205,7 @@ OF_THE_SYSTEM += ("measurement/machine/counters.py",)
 OF_THE_SYSTEM += ("cli/doctor.py", "backends/runtimes/onnxruntime/providers/plug_in.py")
 PACKAGED = ("cli/main.py", "core/version.py", "reporting/html.py", "search/expectation/priors.py")
 PACKAGED += ("serving/protocol/messages.py", "core/plugins/sources.py", "data/zoo/minilm.py")
-PACKAGED += ("backends/runtimes/onnxruntime/keys.py",)
+PACKAGED += ("backends/runtimes/onnxruntime/checks.py",)
 CHECKED_BEFORE = ("graph/io/file.py", "graph/io/protobuf.py")
 """Files of a model: `file.parse_outline` and `external.list_files` let regular ones through."""
 CHECKED_BEFORE += ("backends/reference.py",)

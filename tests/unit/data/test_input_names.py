@@ -12,7 +12,7 @@ from ortune.cli.main import main
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.wording import format_duration
-from ortune.data.given import load_or_generate_feeds
+from ortune.data.synthetic import load_or_generate_feeds
 
 IMAGE = TensorSpec("image", "float32", ("N", 4))
 MODEL = """

@@ -151,7 +151,7 @@ def inputs_of_a_layer_that_are_not_finite(room: Room) -> Iterator[Pair]:
         )
 
 
-@follow("quantizers/common/weights/blockwise:_Orders._compute_order", "--data")
+@follow("quantizers/common/weights/blockwise:_Orders.find_order", "--data")
 def values_that_were_not_observed(room: Room) -> Iterator[Pair]:
     from tests.unit.quantizing import model_of
 

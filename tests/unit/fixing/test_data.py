@@ -16,10 +16,9 @@ from ortune.core import regular_file
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds, padding
 from ortune.data.derive import derive_budget
-from ortune.data.given import load_or_generate_feeds
 from ortune.data.sequences.rolling import Rolling, roll_sequence
 from ortune.data.sequences.steps import group_into_sequences
-from ortune.data.synthetic import generate_feeds
+from ortune.data.synthetic import generate_feeds, load_or_generate_feeds
 from ortune.measurement.allowance import limit_process
 from ortune.measurement.worker.workbench import stack_samples
 from ortune.metrics.top1 import Top1
@@ -265,7 +264,7 @@ def sequences_of_one_step(room: Room) -> Iterator[Pair]:
     )
 
 
-@follow("data/given:load_or_generate_feeds", "--data")
+@follow("data/synthetic:load_or_generate_feeds", "--data")
 def labels_of_made_up_samples(room: Room) -> Iterator[Pair]:
     data, out = room.folder / "d.npz", room.folder / "out"
     np.savez(data, x=np.ones((2, 2), np.float32))

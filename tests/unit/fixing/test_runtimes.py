@@ -89,9 +89,7 @@ def list_cuda(room: Room, session: Any = None) -> Path:
     return save(room.folder / "m.onnx", MODEL, w=W)
 
 
-@follow(
-    "backends/runtimes/onnxruntime/session:_make_provider_arguments", "ortune doctor", "--on cpu"
-)
+@follow("backends/runtimes/onnxruntime/session:open_session", "ortune doctor", "--on cpu")
 def a_provider_that_the_package_lacks(room: Room) -> Iterator[Pair]:
     path = save(room.folder / "m.onnx", MODEL, w=W)
     made = device_session.ort.make_session_options(1, "basic", verbose=False)
@@ -99,7 +97,7 @@ def a_provider_that_the_package_lacks(room: Room) -> Iterator[Pair]:
     yield opened.__enter__, lambda: open_it(Cpu(), path)
 
 
-@follow("backends/runtimes/onnxruntime/session:_make_load_error", "ortune doctor", "--on cpu")
+@follow("backends/runtimes/onnxruntime/session:open_session#2", "ortune doctor", "--on cpu")
 def a_provider_that_fails_to_start(room: Room) -> Iterator[Pair]:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("Error creating execution provider: no device")
@@ -115,7 +113,7 @@ def a_provider_that_fails_to_start(room: Room) -> Iterator[Pair]:
     yield opened.__enter__, leave
 
 
-@follow("backends/runtimes/onnxruntime/session:open_session", "ortune doctor", "--on cpu")
+@follow("backends/runtimes/onnxruntime/session:open_session#4", "ortune doctor", "--on cpu")
 def a_provider_in_whose_place_the_cpu_runs(room: Room) -> Iterator[Pair]:
     path = list_cuda(room, ScriptedSession)
     made = device_session.ort.make_session_options(1, "basic", verbose=False)
@@ -128,7 +126,7 @@ def a_provider_in_whose_place_the_cpu_runs(room: Room) -> Iterator[Pair]:
     yield opened.__enter__, leave
 
 
-@follow("backends/runtimes/onnxruntime/session:open_session#2", "--on cpu")
+@follow("backends/runtimes/onnxruntime/session:open_session#5", "--on cpu")
 def a_provider_that_takes_no_node_of_it(room: Room) -> Iterator[Pair]:
     path = list_cuda(room, ScriptedPlaced)
     room.patch.setattr(probe, "probe_provider", probed(probe.ProbedProvider("works")))
@@ -165,7 +163,7 @@ def an_operator_that_the_reference_lacks(room: Room) -> Iterator[Pair]:
     yield lambda: open_it(Reference(), path), lambda: open_it(Cpu(), path)
 
 
-@follow("backends/runtimes/onnxruntime/session:_make_load_error#2", "--custom-ops")
+@follow("backends/runtimes/onnxruntime/session:open_session#3", "--custom-ops")
 def an_operator_that_onnxruntime_lacks(room: Room) -> Iterator[Pair]:
     pytest.importorskip("ortune_toys")
     path = save(room.folder / "m.onnx", OWN + MODEL.replace("Relu", "own.Relu"), w=W)

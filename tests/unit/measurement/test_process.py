@@ -21,7 +21,7 @@ from ortune_toys.backends.hog import Hog
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime import device_session, keys, session
+from ortune.backends.runtimes.onnxruntime import checks, device_session, session
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.torch import Torch
 from ortune.cli.main import BAD, main
@@ -73,7 +73,7 @@ def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_callers_own_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "explain_missing_runtime", lambda: pytest.fail("asked here"))
-    monkeypatch.setattr(keys, "list_libraries", lambda *args: pytest.fail("searched here"))
+    monkeypatch.setattr(checks, "list_libraries", lambda *args: pytest.fail("searched here"))
     assert require_backend(Cpu(spin=False)).missing is None
 
 

@@ -23,7 +23,7 @@ from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Range
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.quantizers.common.block_grid import BlockSpec
+from ortune.quantizers.common.grid import BlockSpec
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_weights import Int8Weights

@@ -12,7 +12,7 @@ from tests.unit.quantizing import model_of, needs_vnni, normal, ops, optimized, 
 from ortune.core.errors import BadSettings, Refused
 from ortune.graph.ir import edit
 from ortune.quantizers.adaptive_rounding import AdaptiveRounding
-from ortune.quantizers.common import contrib_ops
+from ortune.quantizers.common import nodes
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 PAIR = """<ir_version: 8, opset_import: ["": 17]>
@@ -238,7 +238,7 @@ def test_operators_of_com_microsoft_take_what_is_copied_to_them() -> None:
     """The runtime's own schemas: an attribute that they lack makes a model invalid."""
     pybind = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
     schemas = {s.name: set(s.attributes) for s in pybind.get_all_operator_schema()}
-    for op, names in contrib_ops.SUPPORTED_ATTRIBUTES.items():
+    for op, names in nodes.SUPPORTED_ATTRIBUTES.items():
         assert set(names.split()) <= schemas[op], op
 
 

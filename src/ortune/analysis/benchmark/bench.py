@@ -41,7 +41,8 @@ from ortune.core.request import make_verb
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
-from ortune.data import given, sources, stream, synthetic
+from ortune.data import sources, stream, synthetic
+from ortune.data.reading import Reading
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
@@ -205,7 +206,7 @@ def _write_streams(
         foreign_names = input_names - {item.name for item in specs}
         shapes = {n: shape for n, shape in request.shapes.items() if n not in foreign_names}
         ranges = {n: ends for n, ends in request.ranges.items() if n not in foreign_names}
-        streams[path] = given.load_or_generate_feeds(
+        streams[path] = synthetic.load_or_generate_feeds(
             request.data,
             specs,
             root / f"{count}",
@@ -327,7 +328,7 @@ def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
     data = request.data
     if data is None:
         shapes, ranges = request.shapes, request.ranges
-        return given.load_or_generate_feeds(
+        return synthetic.load_or_generate_feeds(
             None, inputs, root, shapes=shapes, ranges=ranges, sink=request.sink
         ).stream
 
@@ -335,7 +336,8 @@ def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
         synthetic.require_input_names(inputs, request.shapes, request.ranges)
 
     def iterate_samples() -> Iterator[Tensors]:
-        for block in sources.open_source(data, inputs, lambda text: request.sink(Note(text))):
+        reading = Reading(inputs, lambda text: request.sink(Note(text)))
+        for block in sources.open_source(data, reading):
             yield {name: column.read() for name, column in block.columns.items()}
 
     path = root / "frames.stream"

@@ -37,9 +37,13 @@ from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement.rolled import StatefulModel
-from ortune.quantizers.calibration import ranges_file, tensorrt_cache
-from ortune.quantizers.calibration.activity import Inactive, find_inactive, make_activity_probes
-from ortune.quantizers.calibration.calibrate import calibrate_groups
+from ortune.quantizers.calibration import ranges_file
+from ortune.quantizers.calibration.calibrate import (
+    Inactive,
+    calibrate_groups,
+    find_inactive,
+    make_activity_probes,
+)
 
 
 @dataclass(frozen=True)
@@ -306,7 +310,7 @@ class Calibration(TableResult):
                 "only the quantizer's tensors were calibrated, TensorRT needs all",
                 fix="calibrate with every=True",
             )
-        return write_text(Path(path), tensorrt_cache.format_cache(self.every, version))
+        return write_text(Path(path), ranges_file.format_cache(self.every, version))
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""
@@ -317,7 +321,7 @@ class Calibration(TableResult):
 def run(request: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
     # Refuse outputs that may not be written, and two of one name.
-    tensorrt_cache.encode_version(request.tensorrt_version)
+    ranges_file.encode_version(request.tensorrt_version)
     out, cache = (
         None if path is None else check_output_file(path, request.force, request.model)
         for path in (request.out, request.tensorrt_cache)

@@ -20,7 +20,7 @@ from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.self_agreement import SelfAgreement
 from ortune.core.step import Quantizer, Step, Transform
-from ortune.data import augment, given
+from ortune.data import augment, synthetic
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.saturation import list_saturable_layers
@@ -28,7 +28,7 @@ from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, ask_once, single_model_job
 from ortune.measurement.rolled import StatefulModel
 from ortune.measurement.self_agreement import compare_with_itself
-from ortune.quantizers.calibration import reuse
+from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.calibration.ranges_file import SavedRanges
 from ortune.quantizers.common.node_filter import escape_pattern
 from ortune.search.recipe import compare
@@ -72,7 +72,7 @@ class ConversionInputs:
         """
         saved_ranges = None
         if self.ranges_from is not None:
-            saved_ranges, notes = reuse.load_ranges(self.ranges_from, self.model)
+            saved_ranges, notes = ranges_file.load_ranges(self.ranges_from, self.model)
             for text in notes:
                 sink(Note(text, warning=True))
         feeds = self._load_samples(folder, sink)
@@ -109,7 +109,7 @@ class ConversionInputs:
                     work=folder,
                 ).load(self.data, folder, sink=sink)
             else:
-                feeds = given.load_or_generate_feeds(
+                feeds = synthetic.load_or_generate_feeds(
                     self.data,
                     facts.inputs,
                     folder,

@@ -24,7 +24,7 @@ from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
-from ortune.data import given
+from ortune.data import synthetic
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.process import (
@@ -409,7 +409,7 @@ def run(request: TimelineRequest) -> Timeline:
     with open_temporary_folder() as folder:
         root = Path(folder).resolve()
         shapes, ranges = request.shapes, request.ranges
-        fed = given.load_or_generate_feeds(
+        fed = synthetic.load_or_generate_feeds(
             request.data,
             facts.inputs,
             root,

@@ -22,7 +22,7 @@ from ortune.core.result import TableResult
 from ortune.core.session import IntegerUse
 from ortune.core.step import Transform
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data.given import load_or_generate_feeds
+from ortune.data.synthetic import load_or_generate_feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis import node_costs
 from ortune.graph.analysis.dataflow import Origin

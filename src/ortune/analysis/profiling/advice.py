@@ -32,7 +32,7 @@ from ortune.core.profile import NO_STEP, Action, Ceilings, Kernel, Profile
 from ortune.core.reading import read_step
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data import given
+from ortune.data import synthetic
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file, names
@@ -446,7 +446,7 @@ def evaluate_suggestions(
     source, origin = Path(profile.model), parse_plugin(Backend, profile.backend)
     with open_temporary_folder() as folder:
         takes, out = model_facts.read_facts(file.load(source)).inputs, folder / "data"
-        feeds = given.load_or_generate_feeds(
+        feeds = synthetic.load_or_generate_feeds(
             data,
             takes,
             out,

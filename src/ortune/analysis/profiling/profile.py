@@ -23,7 +23,7 @@ from ortune.core.profile import Ceilings, Kernel, Profile
 from ortune.core.request import make_verb
 from ortune.core.session import Executed, Operand, Recorded
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data import given
+from ortune.data import synthetic
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
@@ -319,7 +319,7 @@ def run(request: ProfileRequest) -> Profile:
     workload = Latency(request.batch)
     with open_temporary_folder() as folder:
         takes, out = model_facts.read_facts(file.load(path)).inputs, folder / "data"
-        fed = given.load_or_generate_feeds(
+        fed = synthetic.load_or_generate_feeds(
             request.data,
             takes,
             out,

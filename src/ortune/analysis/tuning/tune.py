@@ -41,7 +41,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
 from ortune.core.wording import format_duration, shorten_groups
 from ortune.core.workload import spread_indices
-from ortune.data import given
+from ortune.data import synthetic
 from ortune.data.classes import read_classes
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
@@ -407,7 +407,7 @@ def run(request: Tune) -> TuneResult:
     path, workload = Path(request.model), read_workload(request.workload, request.batch)
     facts, before = model_facts.read_facts(file.load(path), read=True), noise.take_snapshot()
     with open_temporary_folder() as folder, keep_cores_busy(int(request.beside_load)):
-        feeds = given.load_or_generate_feeds(
+        feeds = synthetic.load_or_generate_feeds(
             request.data,
             facts.inputs,
             folder,

@@ -28,11 +28,7 @@ class Noise(Augmentation):
     sigma: Annotated[float | None, Bounds(high=1e6)] = None
 
     def __post_init__(self) -> None:
-        """Check the size.
-
-        Raises:
-            BadSettings: It is given twice, or is no positive share.
-        """
+        """Check the size. Raises BadSettings: it is given twice, or is no positive share."""
         if self.db is not None and self.sigma is not None:
             raise BadSettings("noise has both db and sigma", fix="give one of the two")
         if not (np.isfinite(self.share) and self.share > 0):

@@ -26,11 +26,7 @@ class Scale(Augmentation):
     high: Annotated[float, Bounds(high=1e6)] = 1.1
 
     def __post_init__(self) -> None:
-        """Check the bounds.
-
-        Raises:
-            BadSettings: They are no positive factors in this order.
-        """
+        """Check the bounds. Raises BadSettings: they are no positive factors in this order."""
         if not 0 < self.low <= self.high < np.inf:
             raise BadSettings(
                 f"scale(low={self.low:g}, high={self.high:g}) is not a range of factors",

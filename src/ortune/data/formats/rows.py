@@ -14,51 +14,37 @@ from numpy.typing import NDArray
 
 from ortune.core import preprocess, regular_file
 from ortune.core.errors import BadData
-from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
 from ortune.core.preprocess import SETTINGS
 from ortune.data import arrays, checks, images, sizes
 from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.checks import Note
-from ortune.data.sentences import Sentences
+from ortune.data.reading import Reading
 
 EXTRA_COLUMNS = ("label", "group")
 Pictures: TypeAlias = Callable[[Any, str], NDArray[Any]]
 """From a picture and where it is from to the tensor of its input."""
 
 
-def select_columns(
-    available: Collection[str],
-    inputs: Sequence[TensorSpec],
-    note: Note,
-    where: str,
-    optional: Collection[str] = (),
-    sentences: Sentences | None = None,
-) -> list[str]:
+def select_columns(available: Collection[str], where: str, reading: Reading) -> list[str]:
     """Return the columns that are read: the inputs or texts, label and group; others are noted.
-
-    Args:
-        optional: Inputs that may be left out.
 
     Raises:
         BadData: An input is missing.
     """
-    specs = checks.specs_by_name(inputs)
-    if sentences is not None and texts.TEXT in available:
+    specs, optional = reading.specs, reading.optional
+    if reading.sentences is not None and texts.TEXT in available:
         columns = [name for name in available if name in texts.COLUMNS]
     else:
         columns = [name for name in available if name in specs or name in EXTRA_COLUMNS]
-        required = [spec for spec in inputs if spec.name in available or spec.name not in optional]
-        checks.check_input_names(where, [name for name in columns if name in specs], required)
+        named = [name for name in columns if name in specs]
+        checks.check_input_names(where, named, reading.inputs, optional)
     if unused := [str(name) for name in available if name not in columns]:
-        note(f"{where}: columns that are not inputs are ignored: {', '.join(unused[:8])}")
+        reading.note(f"{where}: columns that are not inputs are ignored: {', '.join(unused[:8])}")
     return columns
 
 
-def make_picture_reader(
-    folder: Path, explicit_keys: Mapping[str, Any] | None, inputs: Sequence[TensorSpec], note: Note
-) -> Pictures:
+def make_picture_reader(folder: Path, reading: Reading) -> Pictures:
     """Return how pictures in a table become tensors, by ``preprocess.toml`` in a folder.
 
     Nothing is read before the first picture is met.
@@ -67,12 +53,9 @@ def make_picture_reader(
 
     def tensor(picture: Any, where: str) -> NDArray[Any]:
         if not loaded:
-            keys = (
-                preprocess.read_preprocess_keys(folder / SETTINGS)
-                if explicit_keys is None
-                else explicit_keys
-            )
-            loaded.append(images.settings_for(keys, inputs, note, folder / SETTINGS))
+            keys, place = reading.pictures, folder / SETTINGS
+            keys = preprocess.read_preprocess_keys(place) if keys is None else keys
+            loaded.append(images.settings_for(keys, reading.needed, reading.note, place))
         settings, spec = loaded[0]
         return images.preprocess_picture(_open_picture(picture, where), settings, spec)
 
@@ -80,11 +63,7 @@ def make_picture_reader(
 
 
 def make_row_blocks(
-    row: Mapping[str, Any],
-    where: str,
-    inputs: Sequence[TensorSpec],
-    tensor: Pictures,
-    sentences: Sentences | None,
+    row: Mapping[str, Any], where: str, reading: Reading, tensor: Pictures
 ) -> Iterator[NamedArrays]:
     """Yield one row as a sample; where values lack the batch dimension, they get one of 1.
 
@@ -94,10 +73,10 @@ def make_row_blocks(
     Raises:
         BadData: A value is missing or no array.
     """
-    if sentences is not None and texts.TEXT in row:
-        yield from sentences.make_blocks(row, where)
+    if reading.sentences is not None and texts.TEXT in row:
+        yield from reading.sentences.make_blocks(row, where)
         return
-    specs, columns = checks.specs_by_name(inputs), {}
+    specs, columns = reading.specs, {}
     for name, value in row.items():
         spec = specs.get(name)
         if value is None:
@@ -121,11 +100,7 @@ def convert_arrow_scalar(value: Any) -> Any:
 
 
 def _open_picture(value: Any, where: str) -> Any:
-    """Return a picture; of one that only names a file nothing is opened.
-
-    Raises:
-        BadData: It has no bytes of its own, or they are no picture.
-    """
+    """Return a picture of bytes, else raise BadData: one that only names a file is not opened."""
     if not isinstance(value, Mapping):
         return value
     try:
@@ -152,27 +127,18 @@ _VALUE = 8
 
 
 def read_parquet_blocks(
-    files: Sequence[Path],
-    inputs: Sequence[TensorSpec],
-    note: Note,
-    pictures: Mapping[str, Any] | None = None,
-    optional: Collection[str] = (),
-    sentences: Sentences | None = None,
-    *,
-    records: range | None = None,
+    files: Sequence[Path], reading: Reading, records: range | None = None
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
     Args:
-        pictures: Keys of ``preprocess.toml`` in the place of those beside the files.
         records: Rows that are read of each file; all without it.
 
     Raises:
         BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
     """
     arrow, parquet = _import_parquet()
-    needed = [spec for spec in inputs if spec.name not in optional]
-    tensor = make_picture_reader(files[0].parent, pictures, needed, note)
+    tensor = make_picture_reader(files[0].parent, reading)
     packed = unpacked = 0
     for path in files:
         with arrays.translate_read_errors(path):
@@ -190,7 +156,7 @@ def read_parquet_blocks(
             )
             regular_file.require_unpacked(unpacked, packed, path)
             names = file.schema_arrow.names
-            columns = select_columns(names, inputs, note, path.name, optional, sentences)
+            columns = select_columns(names, path.name, reading)
             at = 0
             first, stop = (records.start, records.stop) if records else (0, math.inf)
             for group in range(file.num_row_groups):
@@ -198,15 +164,10 @@ def read_parquet_blocks(
                 if at + chunk.num_rows <= first or at >= stop:
                     at += chunk.num_rows
                     continue
-                column_chunks = [chunk.column(at) for at in range(chunk.num_columns)]
-                column_chunks = [
-                    column
-                    for column in column_chunks
-                    if column.path_in_schema.partition(".")[0] in columns
-                ]
                 size = sum(
                     max(column.total_uncompressed_size, _VALUE * column.num_values)
-                    for column in column_chunks
+                    for column in map(chunk.column, range(chunk.num_columns))
+                    if column.path_in_schema.partition(".")[0] in columns
                 )
                 sizes.require_memory(
                     size, f"a row group of {path}", "write the file with smaller row groups"
@@ -217,7 +178,7 @@ def read_parquet_blocks(
                         if first <= at < stop:
                             row = {n: convert_arrow_scalar(batch[n][place]) for n in columns}
                             where = f"{path.name} row {at}"
-                            yield from make_row_blocks(row, where, inputs, tensor, sentences)
+                            yield from make_row_blocks(row, where, reading, tensor)
                         at += 1
 
 
@@ -249,14 +210,7 @@ _SAVED = ("dataset_dict.json", "state.json")
 _SPLIT = re.compile(r"[\w.-]+")
 
 
-def read_hub_blocks(
-    source: str,
-    inputs: Sequence[TensorSpec],
-    note: Note,
-    pictures: Mapping[str, Any] | None = None,
-    optional: Collection[str] = (),
-    sentences: Sentences | None = None,
-) -> Iterator[NamedArrays]:
+def read_hub_blocks(source: str, reading: Reading) -> Iterator[NamedArrays]:
     """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
 
     Raises:
@@ -281,12 +235,25 @@ def read_hub_blocks(
             f"cannot read {source}: {user_function.describe_error(error)}",
             fix="save it with dataset.save_to_disk(FOLDER) and give hf:FOLDER; nothing is fetched",
         ) from error
-    table = _select_split(dataset, split, source)
-    columns = select_columns(table.column_names, inputs, note, source, optional, sentences)
+    if not isinstance(dataset, Mapping):
+        split_name = str(dataset.split or "")
+        if split and split != split_name:
+            raise BadData(f"{source} has no split '{split}'", fix=f"leave ':{split}' out")
+        table = dataset
+    elif not split and len(dataset) == 1:
+        table = next(iter(dataset.values()))
+    else:
+        if split not in dataset:
+            problem = f"has no split '{split}'" if split else f"has {len(dataset)} splits"
+            raise BadData(
+                f"{source} {problem}: {', '.join(dataset)}",
+                fix=f"write {PREFIX}{_parse_source(source)[0]}:{next(iter(dataset), 'test')}",
+            )
+        table = dataset[split]
+    columns = select_columns(table.column_names, source, reading)
     size = int(table.data.nbytes) // max(1, len(table))
     sizes.require_memory(size, f"a row of {source}")
-    needed = [spec for spec in inputs if spec.name not in optional]
-    tensor = make_picture_reader(folder if saved else Path(), pictures, needed, note)
+    tensor = make_picture_reader(folder if saved else Path(), reading)
     table = table.with_format(None).select_columns(columns)
     for name, feature in table.features.items():
         if isinstance(feature, (datasets.Image, datasets.Audio)):  # its readers take any format
@@ -299,7 +266,7 @@ def read_hub_blocks(
                 f"{source} row {at}: {user_function.describe_error(error)}",
                 fix="leave the row out",
             ) from error
-        yield from make_row_blocks(row, f"{source} row {at}", inputs, tensor, sentences)
+        yield from make_row_blocks(row, f"{source} row {at}", reading, tensor)
 
 
 def _read_linked(value: Any) -> Any:
@@ -324,30 +291,7 @@ def _load_cached_dataset(datasets: Any, name: str) -> Any:
     before = getattr(config, offline, False)
     setattr(config, offline, True)
     try:
-        return datasets.load_dataset(
-            name, download_config=datasets.DownloadConfig(local_files_only=True)
-        )
+        local = datasets.DownloadConfig(local_files_only=True)
+        return datasets.load_dataset(name, download_config=local)
     finally:
         setattr(config, offline, before)
-
-
-def _select_split(dataset: Any, split: str, source: str) -> Any:
-    """Return the rows of one split.
-
-    Raises:
-        BadData: There is none of that name, or several and none is named.
-    """
-    if not isinstance(dataset, Mapping):
-        split_name = str(dataset.split or "")
-        if split and split != split_name:
-            raise BadData(f"{source} has no split '{split}'", fix=f"leave ':{split}' out")
-        return dataset
-    if not split and len(dataset) == 1:
-        return next(iter(dataset.values()))
-    if split not in dataset:
-        problem = f"has no split '{split}'" if split else f"has {len(dataset)} splits"
-        raise BadData(
-            f"{source} {problem}: {', '.join(dataset)}",
-            fix=f"write {PREFIX}{_parse_source(source)[0]}:{next(iter(dataset), 'test')}",
-        )
-    return dataset[split]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from ortune.data import arrays, checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.classes import number_classes
-from ortune.data.formats.features import LogMel
+from ortune.data.reading import Reading
 from ortune.data.stream import parse_dtype
 
 SETTINGS = "sound.toml"
@@ -97,13 +97,8 @@ class Wav:
         count = max(0, min(stop, self.frames) - start)
         with arrays.translate_read_errors(self.path):
             try:
-                values, _ = soundfile.read(
-                    self.path,
-                    count,
-                    start,
-                    dtype="int16" if dtype == "uint8" else dtype,
-                    always_2d=True,
-                )
+                kind = "int16" if dtype == "uint8" else dtype
+                values, _ = soundfile.read(self.path, count, start, dtype=kind, always_2d=True)
             except soundfile.SoundFileError as error:
                 raise ValueError(getattr(error, "error_string", str(error))) from error
             if len(values) < count:
@@ -147,40 +142,51 @@ def _import_library(name: str) -> Any:
 
 
 def read_sound_blocks(
-    files: Sequence[Path],
-    folder: Path,
-    inputs: Sequence[TensorSpec],
-    note: Note,
-    classes: Sequence[str] = (),
-    features: LogMel | None = None,
+    files: Sequence[Path], folder: Path, reading: Reading
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
-
-    Args:
-        classes: The model's own, in the order of their numbers.
-        features: What the model takes in the place of the signal.
 
     Raises:
         BadData: The settings do not fit, a file cannot be read or has another rate.
     """
-    settings, spec = _read_settings(folder / SETTINGS, inputs, note)
+    note, features, specs = reading.note, reading.features, checks.specs_by_name(reading.needed)
+    settings, spec = _read_settings(folder / SETTINGS, specs, note)
     if features is not None:
         spec = TensorSpec(spec.name, "float32", (1, features.length))
         settings = replace(settings, rate=features.rate, resample=True, length=features.length)
-    class_numbers = number_classes(files, folder, note, classes)
+    class_numbers = number_classes(files, folder, note, reading.classes)
     wavs = [open_wav(path) for path in files]
     rate = settings.rate or wavs[0].rate
     for wav in wavs:
-        _require_rate(wav, rate, settings, note)
+        if wav.rate == rate:
+            continue
+        if not settings.resample:
+            reference = "the model's" if settings.rate else "that of the first file"
+            raise BadData(
+                f"{wav.path} has {wav.rate} Hz, {reference} is {rate}",
+                fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the "
+                "file",
+            )
+        if not 1 / _WIDEST <= rate / wav.rate <= _WIDEST:
+            raise BadData(
+                f"{wav.path} has {wav.rate} Hz, more than {_WIDEST} times off {rate}",
+                fix="convert the file",
+            )
+        note(f"sound of {wav.rate} Hz is resampled to {rate}")
     for wav in wavs:
         shown = str(wav.path.relative_to(folder))
         extras = {"group": Column.from_array(np.array(shown))}
         if wav.path.parent.name in class_numbers and wav.path.parent != folder:
             extras["label"] = Column.from_array(np.array(class_numbers[wav.path.parent.name]))
         if settings.rate_input:
-            extras[settings.rate_input] = Column.from_array(
-                _make_rate_tensor(rate, settings.rate_input, inputs)
-            )
+            rate_spec = specs[settings.rate_input]
+            if rate_spec.dtype in checks.TEXT:
+                raise BadData(
+                    f"input '{rate_spec.name}' takes text, no rate",
+                    fix=f"name another in {SETTINGS}",
+                )
+            shape, dtype = (1,) * len(rate_spec.shape or ()), parse_dtype(rate_spec.dtype)
+            extras[rate_spec.name] = Column.from_array(np.full(shape, rate, dtype))
         for at, chunk in enumerate(_cut_chunks(wav, rate, settings, spec, note)):
             values = chunk if features is None else features.compute(chunk[0])[None]
             columns = {spec.name: Column.from_array(values), **extras}
@@ -188,14 +194,13 @@ def read_sound_blocks(
 
 
 def _read_settings(
-    path: Path, inputs: Sequence[TensorSpec], note: Note
+    path: Path, specs: Mapping[str, TensorSpec], note: Note
 ) -> tuple[Sound, TensorSpec]:
     keys = preprocess.read_preprocess_keys(path)
     try:
         settings = codec.build_dataclass(Sound, keys)
     except BadSettings as error:
         raise BadData(f"{path}: {error.what}", fix=error.fix) from None
-    specs = checks.specs_by_name(inputs)
     signal_inputs = [name for name in specs if name != settings.rate_input]
     name = settings.input or (signal_inputs[0] if len(signal_inputs) == 1 else "")
     for field, input_name in (("input", name), ("rate_input", settings.rate_input or name)):
@@ -211,23 +216,6 @@ def _read_settings(
         )
     note(f"sound ({SETTINGS if keys else f'no {SETTINGS}, so by default'}): {settings}")
     return settings, spec
-
-
-def _require_rate(wav: Wav, rate: int, settings: Sound, note: Note) -> None:
-    if wav.rate == rate:
-        return
-    if not settings.resample:
-        reference = "the model's" if settings.rate else "that of the first file"
-        raise BadData(
-            f"{wav.path} has {wav.rate} Hz, {reference} is {rate}",
-            fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the file",
-        )
-    if not 1 / _WIDEST <= rate / wav.rate <= _WIDEST:
-        raise BadData(
-            f"{wav.path} has {wav.rate} Hz, more than {_WIDEST} times off {rate}",
-            fix="convert the file",
-        )
-    note(f"sound of {wav.rate} Hz is resampled to {rate}")
 
 
 def _cut_chunks(
@@ -310,10 +298,3 @@ def _pad_chunk(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[A
     if rank > 2:
         return filled.reshape((1,) * (rank - 2) + filled.shape)
     return filled[0] if rank == 1 and len(filled) == 1 else filled
-
-
-def _make_rate_tensor(rate: int, name: str, inputs: Sequence[TensorSpec]) -> NDArray[Any]:
-    spec = checks.specs_by_name(inputs)[name]
-    if spec.dtype in checks.TEXT:
-        raise BadData(f"input '{name}' takes text, no rate", fix=f"name another in {SETTINGS}")
-    return np.full((1,) * len(spec.shape or ()), rate, parse_dtype(spec.dtype))

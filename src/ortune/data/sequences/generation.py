@@ -16,8 +16,7 @@ from ortune.core.errors import BadData
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS, MASK, PLACES
-from ortune.data.sequences.pairs import match_states
-from ortune.data.sequences.rolling import Run
+from ortune.data.sequences.rolling import Run, match_states
 from ortune.data.stream import Stream
 
 _FIX = "give a decoder that takes past_key_values.* and gives present.*"
@@ -66,12 +65,7 @@ class CachedDecoder:
     """
 
     def __init__(self, run: Run, sample: Tensors, outputs: Tensors | None = None) -> None:
-        """Learn in one run what the cache looks like.
-
-        Args:
-            run: Runs the model once.
-            sample: What it takes.
-            outputs: What it gives to that, where it is known.
+        """Learn in one run what the cache looks like, from `outputs` of it where they are known.
 
         Raises:
             BadData: It takes no tokens, or nothing that it gives is a cache that grows.
@@ -108,11 +102,7 @@ class Generation:
         rules: AnswerRules = AnswerRules(),
         first: Tensors | None = None,
     ) -> None:
-        """Begin after a prompt of token numbers [rows, length].
-
-        Args:
-            first: What the decoder gives to the prompt, where it is known.
-        """
+        """Begin after a prompt [rows, length]; `first` is what the decoder gives to it."""
         self._decoder, self.tokens, self.past = decoder, prompt, 0
         self._states, self._first, self._rules = decoder.empty, first, rules
         self._prompt = prompt.shape[1]
@@ -129,7 +119,15 @@ class Generation:
         """Return the next token of every row, int64 [rows]."""
         decoder, tokens = self._decoder, self.tokens
         rows, new = tokens.shape
-        outputs, self._first = self._first or decoder.run(self._build_step()), None
+        outputs, self._first = self._first, None
+        if not outputs:
+            step = {**decoder.inputs, IDS: tokens, **self._states}
+            if MASK in step:
+                step[MASK] = np.ones((rows, self.past + new), step[MASK].dtype)
+            if PLACES in step:
+                places = np.arange(self.past, self.past + new, dtype=step[PLACES].dtype)
+                step[PLACES] = np.tile(places, (rows, 1))
+            outputs = decoder.run(step)
         logits = outputs[decoder.logits].reshape(rows, -1, outputs[decoder.logits].shape[-1])
         limited = self._rules.limit(logits[:, -1], self.past + new - self._prompt)
         chosen: NDArray[Any] = limited.argmax(-1)
@@ -137,17 +135,6 @@ class Generation:
         self._states = {pair.input: outputs[pair.output] for pair in decoder.pairs}
         self.tokens = chosen[:, None].astype(tokens.dtype)
         return chosen
-
-    def _build_step(self) -> Tensors:
-        decoder, tokens = self._decoder, self.tokens
-        rows, new = tokens.shape
-        step = {**decoder.inputs, IDS: tokens, **self._states}
-        if MASK in step:
-            step[MASK] = np.ones((rows, self.past + new), step[MASK].dtype)
-        if PLACES in step:
-            places = np.arange(self.past, self.past + new, dtype=step[PLACES].dtype)
-            step[PLACES] = np.tile(places, (rows, 1))
-        return step
 
 
 def generate_tokens(

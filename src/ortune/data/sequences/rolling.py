@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,194 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, join_names
 from ortune.data import checks, sizes
-from ortune.data.sequences.pairs import StatePair
 from ortune.data.stream import parse_dtype
+
+_TOKEN = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]+")
+_AFTER = {
+    "present": ("past", "past_key_values"),
+    "out": ("in", "input", ""),
+    "output": ("input", "in", ""),
+    "new": ("old", "prev", ""),
+    "next": ("prev", "previous", ""),
+    "updated": ("",),
+    "final": ("initial", "init", ""),
+    "n": ("0", ""),
+}
+"""Word in an output's name -> words in its place, or none, in the input's."""
+_CACHE = re.compile(r"past|cache|kv", re.IGNORECASE)
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class StatePair:
+    """A state: the output of a step that is an input of the next."""
+
+    output: str
+    input: str
+
+    def __str__(self) -> str:
+        return f"{self.output}:{self.input}"
+
+    @property
+    def grows(self) -> bool:
+        """Whether its name says that it gets longer with every step, from nothing."""
+        return bool(_CACHE.search(self.input))
+
+
+def find_state_pairs(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[StatePair, ...]:
+    """Pair outputs with inputs of one type and shape by the common conventions of their names.
+
+    ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
+    ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
+
+    Raises:
+        BadData: There is none.
+    """
+    specs, outputs_by_input = checks.specs_by_name(inputs), dict[str, str]()
+    for output in outputs:
+        for name in _list_input_names(output.name):
+            free = name in specs and name not in outputs_by_input
+            if free and not _has_mismatch(output, specs[name]):
+                outputs_by_input[name] = output.name
+                break
+    if not outputs_by_input:
+        raise BadData(
+            "no output is named like the state of an input: Got outputs "
+            f"{_format_names(outputs)}; inputs {_format_names(inputs)}",
+            fix="name the states: --state OUT:IN; a model without state needs no --sequence",
+        )
+    states = [spec.name for spec in inputs if spec.name in outputs_by_input]
+    return tuple(StatePair(outputs_by_input[name], name) for name in states)
+
+
+def match_states(inputs: Tensors, outputs: Tensors) -> tuple[StatePair, ...]:
+    """Pair what one run took and gave, as `find_state_pairs` does; perhaps none."""
+    sides = [
+        [TensorSpec(name, str(a.dtype), (None,) * a.ndim) for name, a in side.items()]
+        for side in (inputs, outputs)
+    ]
+    try:
+        return find_state_pairs(*sides)
+    except BadData:
+        return ()
+
+
+def parse_state_pairs(
+    texts: Sequence[str], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[StatePair, ...]:
+    """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
+
+    Raises:
+        BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
+    """
+    pairs: list[StatePair] = []
+    for text in texts:
+        for pair in _parse_pair(text, inputs, outputs):
+            output_spec = checks.specs_by_name(outputs)[pair.output]
+            input_spec = checks.specs_by_name(inputs)[pair.input]
+            if _has_mismatch(output_spec, input_spec):
+                raise BadData(
+                    f"state '{pair}': the output is {output_spec.dtype} "
+                    f"{checks.format_shape(output_spec.shape)}, "
+                    f"the input {input_spec.dtype} {checks.format_shape(input_spec.shape)}",
+                    fix="pair an output with the input of its type and shape",
+                )
+            if pair not in pairs:
+                pairs.append(pair)
+    for kind, names in (
+        ("output", [pair.output for pair in pairs]),
+        ("input", [pair.input for pair in pairs]),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise BadData(f"{kind} '{twice}' is in two states", fix="give one --state for it")
+    return tuple(pairs)
+
+
+def _list_input_names(name: str) -> Iterator[str]:
+    """Yield what an input may be called that takes this output at the next step."""
+    tokens = _TOKEN.findall(name)
+    for at, token in enumerate(tokens):
+        before, after = tokens[:at], tokens[at + 1 :]
+        if not any(part.isalpha() for part in before + after) and token != "present":
+            continue  # output_1 is no state of input_1
+        for word in _AFTER.get(token.lower(), ()):
+            yield "".join(before) + _match_case(word, token) + "".join(after)
+            if not word:
+                yield "".join(before[:-1] + after)
+                yield "".join(before + after[1:])
+    for ends in (("Out", "In"), ("N", ""), ("N", "0"), ("n", "0"), ("n", "")):
+        if name.endswith(ends[0]) and len(name) > len(ends[0]):
+            yield name.removesuffix(ends[0]) + ends[1]
+
+
+def _match_case(word: str, like: str) -> str:
+    if like.isupper() and len(like) > 1:
+        return word.upper()
+    return word.capitalize() if like[0].isupper() else word
+
+
+def _parse_pair(
+    text: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Iterator[StatePair]:
+    ins, outs = [spec.name for spec in inputs], [spec.name for spec in outputs]
+    splits = [(text[:at], text[at + 1 :]) for at, sign in enumerate(text) if sign == ":"]
+    if not splits or not all(any(part) for part in zip(*splits, strict=True)):
+        raise BadData(f"cannot read state '{text[:80]}'", fix="write --state OUTPUT:INPUT")
+    if "*" in text:
+        pairs = [pair for out, to in splits for pair in _expand_star(out, to, ins, outs)]
+        if not pairs:
+            raise BadData(
+                f"state '{text[:80]}' fits no output and input: Got outputs "
+                f"{_format_names(outputs)}; inputs {_format_names(inputs)}",
+                fix="a * stands for the same part of both names",
+            )
+        yield from pairs
+        return
+    out, to = next(
+        (pair for pair in splits if pair[0] in outs and pair[1] in ins),
+        next((pair for pair in splits if pair[0] in outs or pair[1] in ins), splits[0]),
+    )
+    for kind, name, specs in (("output", out, outputs), ("input", to, inputs)):
+        if name not in [spec.name for spec in specs]:
+            raise BadData(
+                f"state '{text[:80]}': the model has no {kind} '{name[:60]}'",
+                fix=f"its {kind}s are: {_format_names(specs)}",
+            )
+    yield StatePair(out, to)
+
+
+def _expand_star(
+    out: str, to: str, ins: Sequence[str], outs: Sequence[str]
+) -> Iterator[StatePair]:
+    if out.count("*") != 1 or to.count("*") != 1:
+        return
+    form = re.compile(re.escape(out).replace(r"\*", "(.*)"))
+    for name in outs:
+        match = form.fullmatch(name)
+        if match and (target := to.replace("*", match[1])) in ins:
+            yield StatePair(name, target)
+
+
+def _has_mismatch(first: TensorSpec, second: TensorSpec) -> bool:
+    """Whether type, rank or a fixed dimension differ; what is not known fits."""
+    if first.dtype and second.dtype and first.dtype != second.dtype:
+        return True
+    if first.shape is None or second.shape is None:
+        return False
+    if len(first.shape) != len(second.shape):
+        return True
+    both = zip(first.shape, second.shape, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in both)
+
+
+def _format_names(specs: Sequence[TensorSpec]) -> str:
+    return join_names([spec.name for spec in specs], _SHOWN)
+
 
 Run = Callable[[Tensors], Mapping[str, NDArray[Any]]]
 
@@ -92,16 +276,11 @@ def roll_sequence(
     """
     current = _SequenceState(rolling, where)
     outputs: Mapping[str, NDArray[Any]] | None = None
-    for step, following in pairwise(_append_sentinel(steps)):
+    for step, following in pairwise(chain(steps, [None])):
         sample = current.build_sample(step or {}, outputs)
         yield sample
         if following is not None:
             outputs = run(sample)
-
-
-def _append_sentinel(steps: Iterable[Tensors]) -> Iterator[Tensors | None]:
-    yield from steps
-    yield None
 
 
 class _SequenceState:
@@ -116,42 +295,34 @@ class _SequenceState:
     def build_sample(self, step: Tensors, outputs: Mapping[str, NDArray[Any]] | None) -> Tensors:
         """Return the next step as the model takes it, from the outputs of the step before."""
         self._at += 1
-        states = self._make_initial_states(step) if outputs is None else self._read_states(outputs)
-        sample = {name: step[name] for name in step if name not in states} | states
-        for name, array in self._make_companions(step, states).items():
-            sample[name] = array
-        return {spec.name: sample[spec.name] for spec in self._rolling.inputs}
+        rolling = self._rolling
+        if outputs is not None:
+            states = self._read_states(outputs)
+        else:
+            fed = {name: array for name, array in step.items() if name not in rolling.states}
+            states = {}
+            for pair in rolling.pairs:
+                name, spec = pair.input, self._specs[pair.input]
+                if name in step:
+                    states[name] = step[name]
+                else:
+                    states[name] = make_initial_state(
+                        spec, pair, fed, rolling.inputs, rolling.shapes
+                    )
+        sample = {**step, **states, **self._make_companions(step, states)}
+        return {spec.name: sample[spec.name] for spec in rolling.inputs}
 
     @property
     def _here(self) -> str:
         return f"{self._where} step {self._at}"
-
-    def _make_initial_states(self, step: Tensors) -> dict[str, NDArray[Any]]:
-        rolling = self._rolling
-        fed = {name: array for name, array in step.items() if name not in rolling.states}
-        return {
-            pair.input: step[pair.input]
-            if pair.input in step
-            else make_initial_state(
-                self._specs[pair.input], pair, fed, rolling.inputs, rolling.shapes
-            )
-            for pair in rolling.pairs
-        }
 
     def _read_states(self, outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         states = {}
         for pair in self._rolling.pairs:
             spec, array = self._specs[pair.input], outputs[pair.output]
             where = f"{self._here}: state '{pair}'"
-            fits = spec.dtype in checks.TEXT or array.dtype == parse_dtype(spec.dtype)
-            dims = spec.shape is None or (
-                len(spec.shape) == array.ndim
-                and all(
-                    not isinstance(dim, int) or dim == size
-                    for dim, size in zip(spec.shape, array.shape, strict=True)
-                )
-            )
-            if not fits or not dims:
+            kind = spec.dtype if spec.dtype in checks.TEXT else array.dtype.name
+            if _has_mismatch(TensorSpec(pair.output, kind, array.shape), spec):
                 raise BadData(
                     f"{where} does not fit: Got {array.dtype.name} {list(array.shape)}, "
                     f"expected {spec.dtype} {checks.format_shape(spec.shape)}",
@@ -168,16 +339,15 @@ class _SequenceState:
             return {}
         name, axis = next(iter(self._growing.items()))
         past, rows = states[name].shape[axis], count_batch_rows(step, self._rolling.inputs)
-        tokens = self._find_token_input(
-            step, {spec.name for spec in (mask, positions) if spec is not None}
-        )
+        # The fed input whose second dimension counts the positions of a step.
+        beside = {spec.name for spec in (mask, positions) if spec is not None}
+        fed = [name for name in step if name not in beside.union(self._rolling.states)]
+        tokens = next((name for name in fed if step[name].ndim > 1), "")
         new = step[tokens].shape[1] if tokens else 1
         companions: dict[str, NDArray[Any]] = {}
         if mask is not None:
             ends = (self._specs[tokens].shape or (None, None))[1] if tokens else None
-            covers_step = (
-                isinstance(ends, str) and mask.shape is not None and mask.shape[-1] == ends
-            )
+            covers_step = isinstance(ends, str) and (mask.shape or (None,))[-1] == ends
             companions[mask.name] = self._extend_mask(
                 mask, step, 0 if covers_step else past, new, rows
             )
@@ -186,11 +356,6 @@ class _SequenceState:
             wide = len(positions.shape or ()) == 2
             companions[positions.name] = np.tile(counted, (rows, 1)) if wide else counted
         return companions
-
-    def _find_token_input(self, step: Tensors, beside: set[str]) -> str:
-        """Return the fed input whose second dimension counts the positions of a step."""
-        excluded = {*beside, *self._rolling.states}
-        return next((name for name in step if name not in excluded and step[name].ndim > 1), "")
 
     def _extend_mask(
         self, mask: TensorSpec, step: Tensors, past: int, new: int, rows: int
@@ -205,13 +370,11 @@ class _SequenceState:
         elif now.shape[-1] == past + new:
             whole = now
         else:
+            more = format_count(past + new, "position")
             raise BadData(
                 f"{self._here}: '{mask.name}' is {list(now.shape)}, "
                 f"after {format_count(past, 'position')} and with {new} more",
-                fix=(
-                    f"give a mask of {new} or of {format_count(past + new, 'position')}, or "
-                    "leave it out"
-                ),
+                fix=f"give a mask of {new} or of {more}, or leave it out",
             )
         self._past_mask = whole
         return whole
@@ -222,10 +385,9 @@ _LENGTH = re.compile(r"past|seq|len|time|cache", re.IGNORECASE)
 
 def length_axis(spec: TensorSpec, pair: StatePair) -> int | None:
     """Return the axis along which a state gets longer with every step, None when none does."""
+    dims = enumerate(spec.shape or ())
     free = [
-        axis
-        for axis, dim in enumerate(spec.shape or ())
-        if axis and not isinstance(dim, int) and "batch" not in str(dim).lower()
+        k for k, dim in dims if k and not isinstance(dim, int) and "batch" not in str(dim).lower()
     ]
     called = [axis for axis in free if _LENGTH.search(str((spec.shape or ())[axis]))]
     if called:
@@ -287,9 +449,8 @@ def make_initial_state(
 def count_batch_rows(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
     """Return the rows of the fed inputs."""
     fed = [spec for spec in inputs if spec.name in step and step[spec.name].ndim and spec.shape]
-    rows = [
-        step[spec.name].shape[0] for spec in fed if spec.shape and checks.is_batch(spec.shape[0])
-    ]
+    batches = [spec for spec in fed if spec.shape and checks.is_batch(spec.shape[0])]
+    rows = [step[spec.name].shape[0] for spec in batches]
     return rows[0] if rows else 1
 
 

@@ -7,11 +7,9 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from numpy.typing import NDArray
-
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, join_names
 from ortune.data import checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import LABEL
@@ -36,23 +34,36 @@ class Steps:
         self.lengths: list[int] = []
 
     def __call__(self, blocks: Iterable[NamedArrays]) -> Iterator[NamedArrays]:
-        """Yield the steps of every block.
-
-        Raises:
-            BadData: A block has no steps, or its arrays differ in their number.
-        """
+        """Yield the steps of every block, of which each array has as many, else raise BadData."""
         for block in blocks:
             cut = self._select_step_arrays(block)
             count = next(iter(cut.values())).shape[0]
             self.lengths.append(count)
-            yield from self._cut_block(block, cut, count)
+            label = block.columns.get(LABEL) if LABEL not in self._specs else None
+            if label is not None and label.shape and label.shape[0] == count:
+                cut = {**cut, LABEL: label}
+            rows = {name: column.rows(0) for name, column in cut.items()}
+            shared = {}  # what every step has
+            for name, column in block.columns.items():
+                if name not in cut:
+                    array = column.read()
+                    deep = name in self._specs and self._has_step_axis(name, column)
+                    shared[name] = Column.from_array(
+                        array[0] if deep and len(array) == 1 else array
+                    )
+            for at in range(count):
+                columns = {}
+                for name, column_rows in rows.items():
+                    row = next(column_rows)
+                    deep = name not in self._specs or self._has_step_axis(name, cut[name])
+                    columns[name] = Column.from_array(row[0] if deep else row)
+                still = {n: c for n, c in shared.items() if not at or n not in self._states}
+                yield NamedArrays(f"{block.where} step {at}", {**still, **columns})
 
     def _select_step_arrays(self, block: NamedArrays) -> Mapping[str, Column]:
         """Return the arrays that have steps."""
         fed = {
-            name: column
-            for name, column in block.columns.items()
-            if name in self._specs and name not in self._states
+            n: c for n, c in block.columns.items() if n in self._specs and n not in self._states
         }
         cut = {
             name: column for name, column in fed.items() if self._has_step_axis(name, column)
@@ -87,33 +98,6 @@ class Steps:
         single = not isinstance(first, int) or first == 1
         return bool(column.shape) and single and checks.is_batch(first)
 
-    def _cut_block(
-        self, block: NamedArrays, cut: Mapping[str, Column], count: int
-    ) -> Iterator[NamedArrays]:
-        label = block.columns.get(LABEL) if LABEL not in self._specs else None
-        labelled = label is not None and bool(label.shape) and label.shape[0] == count
-        cut = {**cut, LABEL: label} if labelled and label is not None else cut
-        rows = {name: column.rows(0) for name, column in cut.items()}
-        whole = {
-            name: Column.from_array(self._read_shared(name, column))
-            for name, column in block.columns.items()
-            if name not in cut
-        }
-        for at in range(count):
-            columns = {}
-            for name, column_rows in rows.items():
-                row = next(column_rows)
-                deep = name not in self._specs or self._has_step_axis(name, cut[name])
-                columns[name] = Column.from_array(row[0] if deep else row)
-            still = {n: c for n, c in whole.items() if not at or n not in self._states}
-            yield NamedArrays(f"{block.where} step {at}", {**still, **columns})
-
-    def _read_shared(self, name: str, column: Column) -> NDArray[Any]:
-        """Return what every step has."""
-        array = column.read()
-        deep = name in self._specs and self._has_step_axis(name, column) and len(array) == 1
-        return array[0] if deep else array
-
 
 _SHOWN = 8
 
@@ -146,8 +130,10 @@ def group_into_sequences(
             grouped.setdefault(groups[place], []).append(place)
         sequences = [tuple(places) for places in grouped.values()]
     else:
-        runs = groupby(range(count), key=lambda at: groups[at] if groups else "")
-        sequences = [part for _, run in runs for part in _split_run(tuple(run), int(form))]
+        size = int(form)
+        grouped_runs = groupby(range(count), key=lambda at: groups[at] if groups else "")
+        runs = [tuple(run) for _, run in grouped_runs]
+        sequences = [run[at : at + size] for run in runs for at in range(0, len(run), size)]
     if max(map(len, sequences), default=0) < 2:
         raise BadData(
             f"--sequence {form}: every sequence has a single step "
@@ -174,12 +160,5 @@ def describe_sequences(sequences: Sequence[Sequence[int]], pairs: Sequence[Any])
     )
     if lengths[0] == lengths[-1]:
         steps = format_count(lengths[0], "step")
-    return (
-        f"rolled through {format_count(len(sequences), 'sequence')} of {steps}: "
-        + ", ".join(map(str, pairs[:_SHOWN]))
-        + (f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else "")
-    )
-
-
-def _split_run(run: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
-    return (run[at : at + size] for at in range(0, len(run), size))
+    rolled = join_names(list(map(str, pairs)), _SHOWN)
+    return f"rolled through {format_count(len(sequences), 'sequence')} of {steps}: {rolled}"

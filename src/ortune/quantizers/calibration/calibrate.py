@@ -2,8 +2,9 @@
 
 `calibrate_groups` answers probes over several lists of samples at once, each list with observers
 of its own. Lists may overlap; a sample is run once a pass, however many lists it is in.
-`ortune.quantizers.calibration.activity` makes probes that find inactive channels, to be put beside
-others.
+
+Tensors and channels are inactive that are at zero on every sample, or of a branch never taken: put
+`make_activity_probes` beside other probes, then read `find_inactive` off the answers.
 
 Answers are keyed by `Probe.key`. A probe has no answer, and a note says why, when its tensor
 cannot be exposed (it is a constant, or in a body that cannot hand it out) or when it never held a
@@ -28,11 +29,13 @@ from ortune.core.event import Sink, ignore_event
 from ortune.core.hardware.memory import count_allowed_bytes
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import catalog, codec
+from ortune.core.wording import join_names
 from ortune.graph.ir import edit
 from ortune.graph.parts.probed import ModelProbe, open_probe
 from ortune.measurement.allowance import process_allowance
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job
 from ortune.measurement.worker.observers import decode_range
+from ortune.quantizers.observers.activity import Activity
 
 MOST, SHARE = 4_000_000_000, 1 / 6
 """Bytes that the observed tensors of one worker run, and what is kept of them, may take: this
@@ -118,14 +121,10 @@ def calibrate_groups(
     missing = cache.list_missing(probes)
     peak = parts = 0
     if missing:
-        memory_limit = (
-            int(min(MOST, SHARE * count_allowed_bytes(process_allowance().count_bytes())))
-            if memory is None
-            else memory
-        )
-        run = _CalibrationRun(
-            model, missing, stream, groups, folder, memory_limit, custom_ops, sink
-        )
+        if memory is None:
+            allowed = count_allowed_bytes(process_allowance().count_bytes())
+            memory = int(min(MOST, SHARE * allowed))
+        run = _CalibrationRun(model, missing, stream, groups, folder, memory, custom_ops, sink)
         for answer in run.collect_answers(cache):
             peak, parts = int(answer["peak_rss"]), parts + 1
         cache.store()
@@ -157,10 +156,9 @@ class _CalibrationRun:
     def collect_answers(self, cache: RangeCache) -> Iterator[Mapping[str, Any]]:
         """Put the answers of each part into `cache`; yield the worker's own, with what it took."""
         with open_probe(self.model, self.folder) as files:
-            shapes, watches, hidden = files.write_probe(
-                self._list_tensors(self.probes), shapes=True
-            )
-            cache.hide_tensors(hidden)
+            tensors = self._list_tensors(self.probes)
+            shapes, watches, hidden = files.write_probe(tensors, shapes=True)
+            cache.hidden |= hidden
             seen = [probe for probe in self.probes if probe.tensor in watches]
             backend = replace(_BACKEND, custom_ops=self.custom_ops)
             job = single_model_job(shapes, backend, self.stream, self.folder, "observe")
@@ -170,23 +168,21 @@ class _CalibrationRun:
             if not seen:
                 return
             with Worker(job, timeout_s=limit, sink=self.sink) as worker:
-                sizes = self._measure_extents(worker, shapes, list(watches.values()))
+                indices = sorted({index for group in self.groups for index in group})
+                command: dict[str, Any] = {"indices": indices, "watches": [*watches.values()]}
+                try:
+                    sizes = worker.ask("extents", model=str(shapes), **command)["extents"]
+                except WorkerFailed:  # observing meets it too, or it was the shapes alone
+                    sizes = {}
                 for part in _split_probes(seen, sizes, len(self.groups), self.memory):
-                    yield self._observe_part(worker, files, part, cache)
-
-    def _measure_extents(
-        self, worker: Worker, path: Path, watches: Sequence[Any]
-    ) -> Mapping[str, Any]:
-        indices = sorted({index for group in self.groups for index in group})
-        try:
-            answer = worker.ask("extents", model=str(path), indices=indices, watches=watches)
-        except WorkerFailed:
-            return {}  # whatever it is, observing meets it too, or it was the shapes alone
-        extents: Mapping[str, Any] = answer["extents"]
-        return extents
+                    answer = self._observe_part(worker, files, part)
+                    for group, answers in enumerate(answer["answers"]):
+                        for probe, data in zip(part, answers, strict=True):
+                            cache.put(group, probe, data)
+                    yield answer
 
     def _observe_part(
-        self, worker: Worker, files: ModelProbe, part: Sequence[Probe], cache: RangeCache
+        self, worker: Worker, files: ModelProbe, part: Sequence[Probe]
     ) -> Mapping[str, Any]:
         path, watches, _ = files.write_probe(self._list_tensors(part))
         keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
@@ -198,7 +194,7 @@ class _CalibrationRun:
             "keep": str(keep),
         }
         try:
-            answer = worker.ask("observe", **command)
+            return worker.ask("observe", **command)
         except WorkerFailed as error:
             failure = error.failure
             if failure.reason.startswith("tensor '"):
@@ -207,10 +203,6 @@ class _CalibrationRun:
             raise BadModel(why, fix=failure.fix or failure.reproduce) from None
         finally:
             path.unlink(missing_ok=True)
-        for group, answers in enumerate(answer["answers"]):
-            for probe, data in zip(part, answers, strict=True):
-                cache.put(group, probe, data)
-        return answer
 
     @staticmethod
     def _list_tensors(probes: Sequence[Probe]) -> list[str]:
@@ -249,18 +241,15 @@ def _make_notes(
 ) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
     for probe in probes:
-        why = cache.find_hidden_reason(probe.tensor)
+        why = cache.hidden.get(probe.tensor)
         if why is None and not any(probe.key in answers for answers in ranges):
             why = "held no value on the samples"
         if why is not None:
-            reasons.setdefault(why, []).append(probe.tensor)
-    return tuple(f"no range: {_format_names(names)} {why}" for why, names in reasons.items())
-
-
-def _format_names(names: Sequence[str]) -> str:
-    names = list(dict.fromkeys(names))
-    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
-    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+            reasons.setdefault(why, []).append(f"'{probe.tensor}'")
+    return tuple(
+        f"no range: {join_names(list(dict.fromkeys(names)), _LISTED)} {why}"
+        for why, names in reasons.items()
+    )
 
 
 class RangeCache:
@@ -274,7 +263,7 @@ class RangeCache:
         self._path = folder / RANGES
         stored = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
         self._answers: dict[str, dict[str, Any]] = stored.get("answers", {})
-        self._hidden: dict[str, str] = stored.get("hidden", {})
+        self.hidden: dict[str, str] = stored.get("hidden", {})  # tensor -> why it is not watched
         keys = (codec.digest(list(group)) for group in groups)
         self._groups = [self._answers.setdefault(key, {}) for key in keys]
 
@@ -283,7 +272,7 @@ class RangeCache:
         missing = {
             _make_cache_key(probe): probe
             for probe in probes
-            if probe.tensor not in self._hidden
+            if probe.tensor not in self.hidden
             and any(_make_cache_key(probe) not in group for group in self._groups)
         }
         return list(missing.values())
@@ -297,22 +286,90 @@ class RangeCache:
         """Take an answer in."""
         self._groups[group][_make_cache_key(probe)] = data
 
-    def hide_tensors(self, reasons: Mapping[str, str]) -> None:
-        """Take in why tensors cannot be watched."""
-        self._hidden |= reasons
-
-    def find_hidden_reason(self, tensor: str) -> str | None:
-        """Return why a tensor cannot be watched, or None."""
-        return self._hidden.get(tensor)
-
     def store(self) -> None:
         """Write all answers."""
-        write_text(
-            self._path,
-            json.dumps({"answers": self._answers, "hidden": self._hidden}),
-            durable=False,
-        )
+        text = json.dumps({"answers": self._answers, "hidden": self.hidden})
+        write_text(self._path, text, durable=False)
 
 
 def _make_cache_key(probe: Probe) -> str:
     return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"
+
+
+@dataclass(frozen=True)
+class Inactive:
+    """A tensor that the samples left inactive, all of it or some of its channels."""
+
+    tensor: str
+    op: str  # operator that makes it; empty for an input
+    # The only value it ever had, 0 for most; None when it never held a value at all (a branch that
+    # was never taken) or when only `channels` of it are inactive.
+    value: float | None
+    # Those that were never anything but zero; empty when all of it is inactive.
+    channels: tuple[int, ...] = ()
+    of: int = 0  # number of its channels; 0 where they were not observed one by one
+    seen: bool = True
+
+
+def make_activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
+    """Return one probe a tensor; its answer's key is the tensor's name and ``|activity``.
+
+    Channels are the second axis of what flows between convolutions, the last one of all else.
+    """
+    values = _index_values(model)
+    return [
+        Probe(name, Activity(axis=_find_channel_axis(values.get(name))), name=f"{name}{_KEY}")
+        for name in dict.fromkeys(tensors)
+    ]
+
+
+def find_inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
+    """Return what is inactive by the answers to `make_activity_probes`, where it has one."""
+    values = _index_values(model)
+    observed = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
+    inactive_tensors = []
+    for name in dict.fromkeys((*observed, *tensors)):
+        value = values.get(name)
+        node = value.producer() if value is not None else None
+        op = node.op_type if node is not None else ""
+        seen = answers.get(f"{name}{_KEY}")
+        if seen is None:
+            inactive_tensors.append(Inactive(name, op, None, seen=False))
+            continue
+        if seen.low == seen.high:
+            inactive_tensors.append(Inactive(name, op, seen.low, of=len(seen.channels)))
+            continue
+        zero = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
+        if zero:
+            inactive_tensors.append(Inactive(name, op, None, zero, len(seen.channels)))
+    return inactive_tensors
+
+
+_KEY = "|activity"
+_THROUGH = frozenset(
+    ("Add", "BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid")
+)
+
+
+def _index_values(model: ir.Model) -> dict[str, ir.Value]:
+    outputs = (value for node in edit.walk_nodes(model) for value in node.outputs)
+    inputs = (value for graph in edit.walk_graphs(model) for value in graph.inputs)
+    return {str(value.name): value for value in (*inputs, *outputs)}
+
+
+def _find_channel_axis(value: ir.Value | None) -> int:
+    """Return 1 when convolutions are near, -1 otherwise."""
+    for _ in range(8):
+        if value is None:
+            return -1
+        if any("Conv" in use.node.op_type for use in value.uses()):
+            return 1
+        node = value.producer()
+        if node is None:
+            break
+        if "Conv" in node.op_type or "Pool" in node.op_type:
+            return 1
+        if node.op_type not in _THROUGH:
+            break
+        value = node.inputs[0]
+    return -1

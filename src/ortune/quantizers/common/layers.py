@@ -89,11 +89,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataTy
 
 def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> str:
     """Note nodes that an infinity or NaN keeps in float; return words in brackets, or none."""
-    nodes = [
-        node
-        for node in edit.walk_nodes(model)
-        if node.op_type in ops and not all(map(has_bounded_values, node.inputs))
-    ]
+    nodes = [node for node in edit.walk_nodes(model) if node.op_type in ops]
+    nodes = [node for node in nodes if not all(map(has_bounded_values, node.inputs))]
     for node in nodes:
         edit.note_refusal(model, node, "in float: the weight holds infinity or NaN")
     return f" ({format_count(len(nodes), 'weight')} with infinity or NaN)" if nodes else ""

@@ -42,10 +42,24 @@ def match_nodes(model: ir.Model, patterns: Sequence[str], option: str) -> frozen
     gone: set[str] = model.meta.get(_NAMES, set())
     selection: set[ir.Node] = set()
     for pattern in patterns:
-        matches = _compile_pattern(pattern, option)
+        try:
+            is_regex = pattern.startswith("re:")
+            matches = re.compile(pattern[3:] if is_regex else fnmatch.translate(pattern))
+        except re.error as error:
+            raise BadSettings(
+                f"{option}: '{pattern}' is not a regular expression: {error}",
+                fix="write re: and a Python regular expression, or a name with * and ?",
+            ) from None
         hits = {node for node, name in nodes if matches.fullmatch(name)}
         if not hits and not any(map(matches.fullmatch, gone)):
-            raise _make_no_match_error(pattern, option, [name for _, name in nodes])
+            names = [name for _, name in nodes]
+            bare = pattern.removeprefix("re:").strip("*?.")
+            shown = ", ".join(find_nearest(bare, names, _NEAR) or sorted(names)[:_NEAR])
+            raise BadSettings(
+                f"{option} pattern '{pattern}' matches no node",
+                fix="use node names, with * and ?, or re: and a regular expression; such as "
+                f"{shown}",
+            )
         selection |= hits
     return frozenset(selection)
 
@@ -59,9 +73,9 @@ def select_nodes(
         BadSettings: As `match_nodes`.
     """
     excluded = match_nodes(model, exclude, "exclude")
-    included = (
-        match_nodes(model, include, "include") if include else frozenset(edit.walk_nodes(model))
-    )
+    included = frozenset(edit.walk_nodes(model))
+    if include:
+        included = match_nodes(model, include, "include")
     return included - excluded
 
 
@@ -82,23 +96,3 @@ def make_name_matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     wild = [pattern for pattern in plain if re.sub(r"\[([*?[r])\]", r"\1", pattern) not in literal]
     regexes = [re.compile(fnmatch.translate(pattern)) for pattern in wild]
     return lambda name: name in literal or any(regex.fullmatch(name) for regex in regexes)
-
-
-def _compile_pattern(pattern: str, option: str) -> re.Pattern[str]:
-    try:
-        is_regex = pattern.startswith("re:")
-        return re.compile(pattern[3:] if is_regex else fnmatch.translate(pattern))
-    except re.error as error:
-        raise BadSettings(
-            f"{option}: '{pattern}' is not a regular expression: {error}",
-            fix="write re: and a Python regular expression, or a name with * and ?",
-        ) from None
-
-
-def _make_no_match_error(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
-    bare = pattern.removeprefix("re:").strip("*?.")
-    shown = ", ".join(find_nearest(bare, names, _NEAR) or sorted(names)[:_NEAR])
-    return BadSettings(
-        f"{option} pattern '{pattern}' matches no node",
-        fix=f"use node names, with * and ?, or re: and a regular expression; such as {shown}",
-    )

@@ -38,33 +38,23 @@ class Entropy(Binned):
         counts, zero, levels = histogram.nonzero, histogram.at_zero, 2**self.bits
         if centred:
             counts, zero, levels = fold_counts(counts, zero), 0, levels // 2
-        bins = find_threshold(counts, zero, levels)
+        # Keep as many bins on either side of zero, and never fewer than the grid has levels.
+        widest = max(zero, counts.size - zero)
+        kept = np.arange(widest + 1)
+        enough = np.minimum(kept, zero) + np.minimum(kept, counts.size - zero) >= levels
+        first = int(np.argmax(enough)) if enough.any() else widest
+
+        def best(candidates: NDArray[np.int64]) -> int:
+            divergences = [
+                compute_divergence(counts, max(zero - k, 0), zero + k, levels)
+                for k in candidates.tolist()
+            ]
+            return int(candidates[int(np.argmin(divergences))])
+
+        spread = np.unique(np.linspace(first, widest, CANDIDATES).astype(np.int64))
+        middle, apart = best(spread), (widest - first) // CANDIDATES
+        bins = best(np.arange(max(first, middle - apart), min(widest, middle + apart) + 1))
         return bins, bins
-
-
-def find_threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:
-    """Return how many bins to keep on either side of zero.
-
-    Args:
-        counts: Of bins that have an edge at zero.
-        zero: The bin that begins there.
-        levels: Of the grid; fewer bins than that are never kept.
-    """
-    widest = max(zero, counts.size - zero)
-    kept = np.arange(widest + 1)
-    enough = np.minimum(kept, zero) + np.minimum(kept, counts.size - zero) >= levels
-    first = int(np.argmax(enough)) if enough.any() else widest
-
-    def best(candidates: NDArray[np.int64]) -> int:
-        divergences = [
-            compute_divergence(counts, max(zero - k, 0), zero + k, levels)
-            for k in candidates.tolist()
-        ]
-        return int(candidates[int(np.argmin(divergences))])
-
-    spread = np.unique(np.linspace(first, widest, CANDIDATES).astype(np.int64))
-    middle, apart = best(spread), (widest - first) // CANDIDATES
-    return best(np.arange(max(first, middle - apart), min(widest, middle + apart) + 1))
 
 
 def compute_divergence(counts: NDArray[np.int64], start: int, end: int, levels: int) -> float:

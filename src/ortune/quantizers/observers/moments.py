@@ -93,15 +93,14 @@ class _LayerMoments:
                 f"{len(settings.kernel)}",
                 fix="watch the input of the convolution that the kernel is of",
             )
-        windows = Windows(
-            values,
-            settings.kernel,
-            settings.strides,
-            settings.pads,
-            settings.dilations,
-            settings.auto_pad,
-        )
-        chosen = self._select_windows(windows.count)
+        steps = (settings.strides, settings.pads, settings.dilations)
+        windows = Windows(values, settings.kernel, *steps, settings.auto_pad)
+        most = self._settings.most
+        if not most or windows.count <= most:
+            chosen = np.arange(windows.count)
+        else:
+            draw = np.random.default_rng(self._runs)
+            chosen = np.sort(draw.choice(windows.count, most, replace=False, shuffle=False))
         self._runs += 1
         for start in range(0, chosen.size, BLOCK):
             rows = windows.gather_rows(chosen[start : start + BLOCK])
@@ -132,10 +131,3 @@ class _LayerMoments:
         seen, count = self._extent.range, max(self._count, 1)
         moments = Moments(self._count, self._sum / count, self._products / count)
         return Range(seen.low, seen.high, moments=moments)
-
-    def _select_windows(self, count: int) -> NDArray[np.int64]:
-        most = self._settings.most
-        if not most or count <= most:
-            return np.arange(count)
-        draw = np.random.default_rng(self._runs)
-        return np.sort(draw.choice(count, most, replace=False, shuffle=False))

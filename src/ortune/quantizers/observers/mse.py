@@ -31,25 +31,18 @@ class Mse(Binned):
         total = int(counts.sum())
         if centred:
             cut = _compute_clipping_error(fold_counts(counts, zero))
-            bins = int(
-                np.argmin(cut + _compute_rounding_error(total, 2 * np.arange(cut.size), steps - 1))
-            )
+            spans = 2 * np.arange(cut.size)
+            bins = int(np.argmin(cut + _compute_rounding_error(total, spans, steps - 1)))
             return bins, bins
         above = _compute_clipping_error(counts[zero:])
         below = _compute_clipping_error(counts[:zero][::-1])
         low, high = below.size - 1, above.size - 1
         for _ in range(ROUNDS):
             before = low, high
-            high = int(
-                np.argmin(
-                    above + _compute_rounding_error(total, np.arange(above.size) + low, steps)
-                )
-            )
-            low = int(
-                np.argmin(
-                    below + _compute_rounding_error(total, np.arange(below.size) + high, steps)
-                )
-            )
+            spans = np.arange(above.size) + low
+            high = int(np.argmin(above + _compute_rounding_error(total, spans, steps)))
+            spans = np.arange(below.size) + high
+            low = int(np.argmin(below + _compute_rounding_error(total, spans, steps)))
             if (low, high) == before:
                 break
         return low, high

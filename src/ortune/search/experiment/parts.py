@@ -22,7 +22,7 @@ from ortune.core.workload import spread_indices
 from ortune.data import derive, split
 from ortune.data.classes import FROM_FOLDERS
 from ortune.data.feeds import Feeds, digest_sample
-from ortune.data.sequences.pairs import match_states
+from ortune.data.sequences.rolling import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
 from ortune.measurement.job import MAIN

@@ -29,7 +29,7 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.measurement.timing.turns import Deadlines, wait_until_ready
 from ortune.measurement.workloads.latency import Latency
-from ortune.quantizers.calibration import reuse
+from ortune.quantizers.calibration import ranges_file
 from ortune.search.experiment import samples
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import Experiment, describe_difference, model_digest
@@ -279,7 +279,9 @@ def _read_feeding(
     draft = root / "data.part"
     shutil.rmtree(draft, ignore_errors=True)
     ranges = experiment.ranges_from  # read before anything is said of the samples
-    saved_ranges = None if ranges is None else reuse.load_ranges(ranges, experiment.models[MAIN])
+    saved_ranges = (
+        None if ranges is None else ranges_file.load_ranges(ranges, experiment.models[MAIN])
+    )
     try:
         if experiment.evaluate and experiment.data is None:
             inputs = [spec for entry in facts.values() for spec in entry.inputs]

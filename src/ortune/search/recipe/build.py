@@ -55,7 +55,7 @@ def build(
     Args:
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
         ranges: Ranges of an earlier calibration of `source`; see
-            `ortune.quantizers.calibration.reuse.load_ranges`.
+            `ortune.quantizers.calibration.ranges_file.load_ranges`.
         custom_ops: Libraries of operators that the model needs, or will.
 
     Raises:

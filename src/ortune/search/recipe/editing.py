@@ -32,7 +32,7 @@ from ortune.graph.ir import edit, spec
 from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs
 from ortune.metrics.snr import Snr
-from ortune.quantizers.calibration import calibrate, reuse
+from ortune.quantizers.calibration import calibrate, ranges_file
 from ortune.search.recipe import compare
 from ortune.search.recipe.built import Material
 
@@ -166,7 +166,7 @@ class EditSession:
         saved = self.material.saved_ranges
         ranges: dict[str, Range] = {}
         if saved is not None and self._trusted and probes:
-            ranges = reuse.answer_probes(saved, self.model, step, probes)
+            ranges = ranges_file.answer_probes(saved, self.model, step, probes)
             self._sink(
                 Note(
                     f"{step.name()}: {len(ranges)} of "
@@ -200,7 +200,7 @@ class EditSession:
         if feeds is None or not indices:
             needs = f"{step.name()} needs samples to calibrate on"
             if saved is not None and self._trusted:
-                tensors = reuse.format_names([probe.tensor for probe in probes])
+                tensors = wording.join_names([probe.tensor for probe in probes], ranges_file.SHOWN)
                 needs = f"{saved.source} has no ranges of {tensors}, and {step.name()} needs them"
             elif saved is not None:
                 needs = (

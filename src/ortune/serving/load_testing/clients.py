@@ -29,7 +29,7 @@ from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.workload import spread_indices
-from ortune.data import given
+from ortune.data import synthetic
 from ortune.data.stream import Stream
 from ortune.serving.load_testing import bodies
 from ortune.serving.load_testing.client import Report, Setup, Stretch
@@ -92,7 +92,7 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
         name, _, version = model.partition("/")
         metadata = admin.fetch_metadata(name, version)
         folder = Path(stack.enter_context(open_temporary_folder()))
-        feeds = given.load_or_generate_feeds(
+        feeds = synthetic.load_or_generate_feeds(
             request.data,
             bodies.input_specs(metadata),
             out=folder / "data",

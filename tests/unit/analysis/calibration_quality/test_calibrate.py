@@ -24,7 +24,7 @@ from ortune.analysis.calibration_quality.calibrate import (
 from ortune.core.observer import Range
 from ortune.core.step import Recipe
 from ortune.data.feeds import Feeds
-from ortune.quantizers.calibration import reuse
+from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.int8_static import Int8Static
 from ortune.search.recipe.build import build
 
@@ -64,7 +64,7 @@ def test_a_branch_that_no_sample_took_is_named_and_not_asked_for_again(tmp_path:
     assert {tensor.name for tensor in found.tensors} >= {"x", "p"}
     unseen = {one.tensor: one.op for one in found.idle if not one.seen}
     assert unseen == {"q": "Neg"}
-    known, _ = reuse.load_ranges(found.save(tmp_path / "ranges.json"), model)
+    known, _ = ranges_file.load_ranges(found.save(tmp_path / "ranges.json"), model)
     out = tmp_path / "out.onnx"
     assert build(model, Recipe("r", (Int8Static(),)), out, ranges=known).changed
 

@@ -13,7 +13,7 @@ from ortune.backends import openvino
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime import keys
+from ortune.backends.runtimes.onnxruntime import checks
 from ortune.backends.simulated import Simulated
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
@@ -179,12 +179,14 @@ def test_properties_that_reach_out_are_refused(key: str) -> None:
 
 def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None:
     """Whatever the next version brings: a key is refused until somebody has looked at it."""
-    known = [key for library in keys.list_libraries() for key in keys.list_session_keys(library)]
+    known = [
+        key for library in checks.list_libraries() for key in checks.list_session_keys(library)
+    ]
     assert len(known) > 50
     reaching = [key for key in known if REACHES.search(key)]
     assert len(reaching) > 15
-    assert not set(reaching) & set(keys.SESSION_KEYS)
-    assert not [key for key in keys.SESSION_KEYS if REACHES.search(key)]
+    assert not set(reaching) & set(checks.SESSION_KEYS)
+    assert not [key for key in checks.SESSION_KEYS if REACHES.search(key)]
 
 
 def test_no_property_of_the_installed_openvino_that_names_a_place_is_allowed() -> None:

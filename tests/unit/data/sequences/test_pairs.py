@@ -4,7 +4,7 @@ import pytest
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.data.sequences.pairs import StatePair, find_state_pairs, parse_state_pairs
+from ortune.data.sequences.rolling import StatePair, find_state_pairs, parse_state_pairs
 
 
 def tensors(*names: str, shape: tuple[int | str | None, ...] = (1, 8)) -> list[TensorSpec]:

@@ -9,8 +9,7 @@ import pytest
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
-from ortune.data.sequences.pairs import StatePair
-from ortune.data.sequences.rolling import Rolling, roll_sequence
+from ortune.data.sequences.rolling import Rolling, StatePair, roll_sequence
 
 X = TensorSpec("x", "float32", ("batch", 2))
 H = TensorSpec("h", "float32", ("batch", 2))

@@ -18,8 +18,13 @@ from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.graph.parts.probed import open_probe
 from ortune.quantizers.calibration import calibrate as calibrating
-from ortune.quantizers.calibration.activity import Inactive, find_inactive, make_activity_probes
-from ortune.quantizers.calibration.calibrate import calibrate_groups, compute_ranges
+from ortune.quantizers.calibration.calibrate import (
+    Inactive,
+    calibrate_groups,
+    compute_ranges,
+    find_inactive,
+    make_activity_probes,
+)
 from ortune.quantizers.observers.channels import Channels
 from ortune.quantizers.observers.entropy import Entropy
 from ortune.quantizers.observers.min_max import MinMax

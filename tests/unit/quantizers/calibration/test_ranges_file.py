@@ -11,7 +11,7 @@ import pytest
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.observer import Moments, Probe, Range
-from ortune.quantizers.calibration import ranges_file, tensorrt_cache
+from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.observers.channels import Channels
 from ortune.quantizers.observers.min_max import MinMax
 
@@ -91,7 +91,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_the_cache_holds_the_bits_of_the_step() -> None:
     ranges = {"input": Range(-2.1179039, 2.64), "a:0": Range(0.0, 127.0), "zero": Range(0.0, 0.0)}
-    text = tensorrt_cache.format_cache(ranges, "8.6.1")
+    text = ranges_file.format_cache(ranges, "8.6.1")
     bits = struct.unpack(">I", struct.pack(">f", 2.64 / 127))[0]
     assert text.splitlines() == [
         "TRT-8601-EntropyCalibration2",
@@ -115,7 +115,7 @@ def test_a_cache_of_tensorrt_is_read_as_symmetric_ranges(tmp_path: Path) -> None
 
 def test_the_cache_is_read_back_to_a_float32(tmp_path: Path) -> None:
     ranges = {"x": Range(-3.3, 1.0), "y: z": Range(0.0, 1e-3)}
-    found = tensorrt_cache.parse_cache(tensorrt_cache.format_cache(ranges, "10.3.0"), "here")
+    found = ranges_file.parse_cache(ranges_file.format_cache(ranges, "10.3.0"), "here")
     assert {n: r.high for n, r in found.items()} == pytest.approx({"x": 3.3, "y: z": 1e-3})
 
 
@@ -123,9 +123,9 @@ def test_the_cache_is_read_back_to_a_float32(tmp_path: Path) -> None:
     ("version", "number"), [("8.6.1", "8601"), ("10.14.1", "101401"), ("7.1.3.4", "7103")]
 )
 def test_versions_are_written_as_tensorrt_counts(version: str, number: str) -> None:
-    assert tensorrt_cache.format_cache({}, version) == f"TRT-{number}-EntropyCalibration2\n"
+    assert ranges_file.format_cache({}, version) == f"TRT-{number}-EntropyCalibration2\n"
 
 
 def test_a_version_that_is_none_is_refused() -> None:
     with pytest.raises(BadSettings, match="'8'"):
-        tensorrt_cache.format_cache({}, "8")
+        ranges_file.format_cache({}, "8")

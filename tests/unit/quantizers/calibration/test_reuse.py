@@ -20,7 +20,7 @@ from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file, names
-from ortune.quantizers.calibration import ranges_file, reuse
+from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.observers.channels import Channels
 from ortune.quantizers.observers.min_max import MinMax
@@ -63,7 +63,7 @@ def test_a_file_answers_every_probe_without_samples(tmp_path: Path) -> None:
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     path = _write(tmp_path / "r.json", model, dict.fromkeys(asked, Range(0.0, 255.0)))
-    known, notes = reuse.load_ranges(path, model)
+    known, notes = ranges_file.load_ranges(path, model)
     events: list[Event] = []
     out = tmp_path / "out.onnx"
     made = build(model, Recipe("r", (STEP,)), out, ranges=known, sink=events.append)
@@ -79,7 +79,7 @@ def test_what_the_file_lacks_is_named_or_observed(tmp_path: Path) -> None:
     first, *others = _tensors(model)
     assert others
     path = _write(tmp_path / "r.json", model, {first: Range(0.0, 255.0)})
-    known, _ = reuse.load_ranges(path, model)
+    known, _ = ranges_file.load_ranges(path, model)
     recipe, out = Recipe("r", (STEP,)), tmp_path / "out.onnx"
     with pytest.raises(BadData, match=f"has no ranges of {others[0]}"):
         build(model, recipe, out, ranges=known)
@@ -94,7 +94,7 @@ def test_ranges_are_not_used_behind_a_step_that_changed_the_model(tmp_path: Path
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     path = _write(tmp_path / "r.json", model, dict.fromkeys(asked, Range(0.0, 255.0)))
-    known, _ = reuse.load_ranges(path, model)
+    known, _ = ranges_file.load_ranges(path, model)
     first = Int8Static(min_side=32)
     with pytest.raises(BadData, match="behind a step that changed it"):
         build(model, Recipe("r", (first, STEP)), tmp_path / "out.onnx", ranges=known)
@@ -106,7 +106,7 @@ def test_builds_of_one_folder_are_told_apart_by_the_file(tmp_path: Path) -> None
     made = []
     for top in (255.0, 510.0):
         path = _write(tmp_path / f"{top}.json", model, dict.fromkeys(asked, Range(0.0, top)))
-        known, _ = reuse.load_ranges(path, model)
+        known, _ = ranges_file.load_ranges(path, model)
         made.append(
             build_in(tmp_path / "c", model, Recipe("r", (STEP,)), Material(saved_ranges=known))
         )
@@ -117,17 +117,17 @@ def test_another_models_file_needs_the_same_tensors(tmp_path: Path) -> None:
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     ranges = dict.fromkeys(asked, Range(0.0, 1.0))
-    known, notes = reuse.load_ranges(
+    known, notes = ranges_file.load_ranges(
         _write(tmp_path / "a.json", model, ranges, digest="other"), model
     )
     assert known.entries.keys() == set(asked)
     assert "made for another file" in notes[0]
     strange = _write(tmp_path / "b.json", model, ranges | {"k": Range(0, 1)}, digest="other")
     with pytest.raises(BadData, match="it has no k"):
-        reuse.load_ranges(strange, model)
+        ranges_file.load_ranges(strange, model)
     few = _write(tmp_path / "c.json", model, {asked[0]: Range(0, 1)}, digest="other")
     with pytest.raises(BadData, match=f"the file has no {asked[1]}"):
-        reuse.load_ranges(few, model)
+        ranges_file.load_ranges(few, model)
 
 
 def test_an_observer_that_tells_more_is_not_answered_by_a_range() -> None:
@@ -142,13 +142,13 @@ def test_an_observer_that_tells_more_is_not_answered_by_a_range() -> None:
     )
     plain = [Probe("x", STEP.observer), Probe("y", STEP.observer)]
     more = [Probe("x", Channels()), Probe("y", Channels())]
-    assert reuse.answer_probes(known, model, STEP, plain) == {
+    assert ranges_file.answer_probes(known, model, STEP, plain) == {
         "x": Range(-1, 1),
         "y": Range(0, 2, ((0.0, 2.0),)),
     }
-    assert set(reuse.answer_probes(known, model, STEP, more)) == {"y"}
+    assert set(ranges_file.answer_probes(known, model, STEP, more)) == {"y"}
     named = [Probe("x", MinMax(), name="x|another")]
-    assert reuse.answer_probes(known, model, STEP, named) == {}
+    assert ranges_file.answer_probes(known, model, STEP, named) == {}
 
 
 def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -> None:
@@ -165,7 +165,9 @@ def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -
         {"lo": np.float32(0), "hi": np.float32(6)},
     )
     known = ranges_file.read_ranges(path)
-    found = reuse.answer_probes(known, model, STEP, [Probe(n, STEP.observer) for n in "xrcs"])
+    found = ranges_file.answer_probes(
+        known, model, STEP, [Probe(n, STEP.observer) for n in "xrcs"]
+    )
     assert found == {"x": Range(-127, 127), "r": Range(0, 127), "c": Range(0, 6), "s": Range(0, 1)}
 
 

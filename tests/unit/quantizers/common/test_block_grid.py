@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.quantizing import dequantize, normal, snr, stored_bytes, unchecked
 
 from ortune.core.errors import BadData, BadSettings
-from ortune.quantizers.common.block_grid import (
+from ortune.quantizers.common.grid import (
     BlockSpec,
     PackedWeight,
     compute_block_steps,
@@ -24,7 +24,7 @@ from ortune.quantizers.common.weights.blockwise import (
     refine_steps,
     round_rows,
 )
-from ortune.quantizers.common.weights.matmuls import Rows
+from ortune.quantizers.common.weights.write import Rows
 
 SPECS = st.builds(
     BlockSpec, st.sampled_from([4, 8]), st.sampled_from([16, 32, 64, 128, 256]), st.booleans()

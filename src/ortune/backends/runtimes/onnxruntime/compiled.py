@@ -110,20 +110,17 @@ def list_compiled_nodes(path: Path) -> list[CompiledNode]:
         raise BadModel(
             f"{path.name} is no compiled model: {error}", fix="compile it again"
         ) from error
-    return [
-        _read_compiled_node(part)
-        for part in walk_messages(proto)
-        if isinstance(part, onnx.NodeProto) and (part.op_type, part.domain) == _NODE
-    ]
-
-
-def _read_compiled_node(node: Any) -> CompiledNode:
-    """Read a node; of those that share another's bytes (``main_context`` 0) it is the other."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    source = attributes["source"].s.decode(errors="replace") if "source" in attributes else ""
-    embedded = attributes["embed_mode"].i == 1 if "embed_mode" in attributes else True
-    main = attributes["main_context"].i == 1 if "main_context" in attributes else True
-    return CompiledNode(source, embedded or not (main or attributes.get("ep_cache_context")))
+    nodes = []
+    for node in walk_messages(proto):
+        if isinstance(node, onnx.NodeProto) and (node.op_type, node.domain) == _NODE:
+            parts = {attribute.name: attribute for attribute in node.attribute}
+            source = parts["source"].s.decode(errors="replace") if "source" in parts else ""
+            embedded = "embed_mode" not in parts or parts["embed_mode"].i == 1
+            # Of those that share another's bytes (``main_context`` 0) it is the other.
+            main = "main_context" not in parts or parts["main_context"].i == 1
+            embedded = embedded or not (main or parts.get("ep_cache_context"))
+            nodes.append(CompiledNode(source, embedded))
+    return nodes
 
 
 def describe_build_environment(

@@ -27,16 +27,36 @@ def find_library(text: str) -> Path:
     """
     path = Path(text)
     if not user_function.is_path(text) or text.endswith(".py"):
-        path = _import_library_path(text)
+        module: Any
+        if text.endswith(".py"):
+            module = user_file.run_file(Path(text))
+        else:
+            try:
+                module = user_function.import_local(text.replace("-", "_"))
+            except Exception as error:
+                raise BadSettings(
+                    f"no library of custom operators '{text}': "
+                    f"{user_function.describe_error(error)}",
+                    fix=f"pip install {text}, or give the path of a library",
+                ) from error
+        try:
+            path = Path(module.get_library_path())
+        except OrtuneError:
+            raise
+        except Exception as error:
+            raise BadSettings(
+                f"'{text}' gives no library of custom operators: "
+                f"{user_function.describe_error(error)}",
+                fix="define get_library_path() in it, as onnxruntime_extensions does",
+            ) from error
     if not path.is_file():
         raise BadSettings(
             f"no library of custom operators '{path}'", fix="build it first, or correct the path"
         )
     if other := find_foreign_platform(path):
+        here = f"{platform.machine()} {platform.system()}"
         raise BadSettings(
-            f"'{path}' was built for {other}, and this is {platform.machine()} "
-            f"{platform.system()}",
-            fix="build it on this machine",
+            f"'{path}' was built for {other}, and this is {here}", fix="build it on this machine"
         )
     return path
 
@@ -109,27 +129,3 @@ def find_foreign_platform(path: Path) -> str:
     if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
         return "" if sys.platform == "darwin" else "macOS"
     return ""
-
-
-def _import_library_path(text: str) -> Path:
-    module: Any
-    if text.endswith(".py"):
-        module = user_file.run_file(Path(text))
-    else:
-        try:
-            module = user_function.import_local(text.replace("-", "_"))
-        except Exception as error:
-            raise BadSettings(
-                f"no library of custom operators '{text}': {user_function.describe_error(error)}",
-                fix=f"pip install {text}, or give the path of a library",
-            ) from error
-    try:
-        return Path(module.get_library_path())
-    except OrtuneError:
-        raise
-    except Exception as error:
-        raise BadSettings(
-            f"'{text}' gives no library of custom operators: "
-            f"{user_function.describe_error(error)}",
-            fix="define get_library_path() in it, as onnxruntime_extensions does",
-        ) from error

@@ -89,7 +89,7 @@ class DeviceSession(ort.OrtSession):
             except Exception:
                 if not bound.sized:
                     raise
-                self._bind_outputs(bound, {})
+                self._bind_outputs(bound, None)
                 self.inner.run_with_iobinding(bound.binding, run_options)
         bound.binding.synchronize_outputs()
 
@@ -97,7 +97,19 @@ class DeviceSession(ort.OrtSession):
         key = tuple((name, array.shape, array.dtype.str) for name, array in feeds.items())
         bound = self._buffer_sets.get(key)
         if bound is None:
-            bound = self._buffer_sets[key] = self._make_buffers(feeds)
+            bound = _BufferSet(self.inner.io_binding())
+            for name, array in feeds.items():
+                buffer = self._make_buffer(array.shape, array.dtype)
+                bound.inputs[name] = buffer
+                bound.binding.bind_ortvalue_input(name, buffer)
+            sizes = {
+                dim: size
+                for name, array in feeds.items()
+                for dim, size in zip(self._dims.get(name) or (), array.shape, strict=False)
+                if isinstance(dim, str)
+            }
+            self._bind_outputs(bound, sizes)
+            self._buffer_sets[key] = bound
             if len(self._buffer_sets) > _SHAPES:
                 self._buffer_sets.popitem(last=False)
         self._buffer_sets.move_to_end(key)
@@ -105,53 +117,28 @@ class DeviceSession(ort.OrtSession):
             bound.inputs[name].update_inplace(np.require(array, requirements="C"))
         return bound
 
-    def _make_buffers(self, feeds: Tensors) -> _BufferSet:
+    def _make_buffer(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         from onnxruntime import OrtValue
 
-        bound = _BufferSet(self.inner.io_binding())
-        for name, array in feeds.items():
-            buffer = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
-            bound.inputs[name] = buffer
-            bound.binding.bind_ortvalue_input(name, buffer)
-        sizes = {
-            dim: size
-            for name, array in feeds.items()
-            for dim, size in zip(self._dims.get(name) or (), array.shape, strict=False)
-            if isinstance(dim, str)
-        }
-        self._bind_outputs(bound, sizes, sized=True)
-        return bound
+        return OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place)
 
-    def _bind_outputs(
-        self, bound: _BufferSet, sizes: Mapping[str, int], *, sized: bool = False
-    ) -> None:
-        """Give outputs buffers where their shapes are known; else the runtime makes them there."""
-        from onnxruntime import OrtValue
+    def _bind_outputs(self, bound: _BufferSet, sizes: Mapping[str, int] | None) -> None:
+        """Give outputs buffers where their shapes are known; else the runtime makes them there.
 
+        Args:
+            sizes: Of named dimensions; None takes no shape as known.
+        """
         bound.sized = False
         for value in self.inner.get_outputs():
-            shape = _resolve_shape(value.shape, sizes) if sized else None
-            if shape is None:
+            dims = [None] if sizes is None or value.shape is None else value.shape
+            named = sizes or {}
+            shape: list[Any] = [named.get(k) if isinstance(k, str) else k for k in dims]
+            if None in shape:
                 bound.binding.bind_output(value.name, *self._place)
                 continue
-            dtype = np.dtype(_DTYPES[value.type])
-            buffer = OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place)
+            buffer = self._make_buffer(shape, np.dtype(_DTYPES[value.type]))
             bound.binding.bind_ortvalue_output(value.name, buffer)
             bound.sized = True
-
-
-def _resolve_shape(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int] | None:
-    """Return a declared shape with the names filled in; None where one is open."""
-    if dims is None:
-        return None
-    shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
-    fixed_dims = [dim for dim in shape if dim is not None]
-    return fixed_dims if len(fixed_dims) == len(shape) else None
-
-
-def can_bind(inner: Any) -> bool:
-    """Say whether all inputs and outputs of a session are tensors that buffers can hold."""
-    return all(value.type in _DTYPES for value in (*inner.get_inputs(), *inner.get_outputs()))
 
 
 @contextmanager
@@ -197,7 +184,10 @@ def open_device_session(
             ) from error
         if graph and (reasons := find_graph_obstacles(opened, provider)):
             raise _no_graph(path, reasons)
-        if io_binding and can_bind(opened.inner):
+        if io_binding and all(
+            value.type in _DTYPES
+            for value in (*opened.inner.get_inputs(), *opened.inner.get_outputs())
+        ):
             yield DeviceSession(opened.inner, device, index)
         else:
             yield opened
@@ -253,16 +243,12 @@ def find_graph_obstacles(opened: ort.OrtSession, provider: str) -> tuple[str, ..
     for other, nodes in parts.items():
         bodies = [name for name, op in nodes if op in _CONTROL]
         if bodies:
-            obstacles.append(f"control flow: {_join_names(bodies)}")
+            obstacles.append(f"control flow: {wording.join_names(bodies, _MOST_NAMED)}")
         if other != provider and provider in parts:
             count = wording.format_count(len(nodes), "node")
-            obstacles.append(f"{count} on {other}: {_join_names([name for name, _ in nodes])}")
+            named = wording.join_names([name for name, _ in nodes], _MOST_NAMED)
+            obstacles.append(f"{count} on {other}: {named}")
     return tuple(obstacles)
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _no_graph(path: Path, reasons: Sequence[str]) -> BadSettings:

@@ -61,11 +61,6 @@ class EngineKey:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def find_engine_folder() -> Path | None:
-    """Return the user's folder of engines, there or not; None without a home."""
-    return None if (cache_folder := find_cache_folder()) is None else cache_folder / "engines"
-
-
 def estimate_build_time(home: Path, key: EngineKey) -> float | None:
     """Return how many seconds a build may take, by earlier ones; None where none is like it.
 
@@ -110,29 +105,11 @@ def evict_engines(home: Path, most: int, spare: Path | None = None) -> None:
                 total -= size
 
 
-def is_intact(place: Path, key: EngineKey) -> bool:
-    """Whether a folder holds what was kept for a key, to the last byte; nothing is not enough."""
-    record = _read_record(place / KEY)
-    files = record.get("files")
-    if record.get("key") != encode(key) or not isinstance(files, dict) or not files:
-        return False
-    try:
-        return bool(_hash_files(place) == files)
-    except OSError:
-        return False
-
-
 def record_engine(place: Path, key: EngineKey, seconds: float = 0.0) -> None:
     """Write down what lies in a folder, for what it was built, and the seconds that took."""
     took = seconds or _read_record(place / KEY).get("seconds", 0.0)
     record = {"key": encode(key), "seconds": took, "files": _hash_files(place)}
     write_text(place / KEY, json.dumps(record, indent=1))
-
-
-def mark_used(place: Path) -> None:
-    """Put a folder last in the order in which engines are removed."""
-    with suppress(OSError):
-        (place / KEY).touch()
 
 
 def _hash_files(place: Path) -> dict[str, str]:
@@ -172,18 +149,13 @@ def _make_lock_path(home: Path, digest: str) -> Path:
     return home / _LOCKS / digest
 
 
-def lock_engine(
-    home: Path, key: EngineKey, wait_s: float = WAIT_S
-) -> AbstractContextManager[None]:
+def lock_engine(home: Path, key: EngineKey) -> AbstractContextManager[None]:
     """Keep other processes from the folder of a key; the system frees it when one dies."""
-    return hold_lock(
-        _make_lock_path(home, key.digest),
-        OrtuneError(
-            f"another process has built the same engine for {wait_s / 60:.0f} minutes",
-            fix="end it, or wait and try again",
-        ),
-        wait_s,
+    error = OrtuneError(
+        f"another process has built the same engine for {WAIT_S / 60:.0f} minutes",
+        fix="end it, or wait and try again",
     )
+    return hold_lock(_make_lock_path(home, key.digest), error, WAIT_S)
 
 
 T = TypeVar("T")
@@ -241,7 +213,8 @@ def open_with_engines(
     """
     watch = _WATCH.get(None) or EngineWatch()
     with ExitStack() as stack:
-        home = root or watch.root or find_engine_folder()
+        cache_folder = find_cache_folder()
+        home = root or watch.root or (cache_folder and cache_folder / "engines")
         if home is None:
             temporary_folder = open_temporary_folder()
             home = Path(stack.enter_context(temporary_folder))
@@ -266,7 +239,12 @@ def _open_or_build(
     watch: EngineWatch,
 ) -> tuple[T, bool]:
     """Open from the folder, or build into it; return whether it was there."""
-    if is_intact(place, key):
+    # The folder must hold what was kept for the key, to the last byte; nothing is not enough.
+    record, is_intact = _read_record(place / KEY), False
+    if record.get("key") == encode(key) and record.get("files"):
+        with suppress(OSError):
+            is_intact = _hash_files(place) == record["files"]
+    if is_intact:
         seen = snapshot_files(place)
         try:
             opened = stack.enter_context(opening(place))
@@ -274,7 +252,10 @@ def _open_or_build(
             _LOG.warning("an engine in %s does not open (%s): it is built again", place, error)
         else:
             warm = snapshot_files(place) == seen  # else it has built some of it anew
-            mark_used(place) if warm else record_engine(place, key)
+            if not warm:
+                record_engine(place, key)
+            with suppress(OSError):  # those used longest ago are removed first
+                (place / KEY).touch()
             return opened, warm
     remove_path(place)
     place.mkdir(parents=True, mode=0o700)

@@ -79,11 +79,8 @@ class RuntimeLog:
     @property
     def lines(self) -> list[str]:
         """What was logged, without colours, times and places in the sources."""
-        return [
-            strip_log_head(line)
-            for line in _COLOURS.sub("", self.text).splitlines()
-            if line.strip()
-        ]
+        lines = _COLOURS.sub("", self.text).splitlines()
+        return [strip_log_head(line) for line in lines if line.strip()]
 
     @property
     def real(self) -> list[str]:

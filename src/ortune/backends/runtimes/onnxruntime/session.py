@@ -29,28 +29,30 @@ _TYPE, _ONNX_TYPE = "tensor(bfloat16)", 16
 """As onnxruntime names it; the number of ``TensorProto.BFLOAT16``."""
 
 
-def make_bfloat16_runner(session: Any) -> Run | None:
-    """Return what runs a session through its own values; None where its `run` does.
+def _make_runner(session: Any) -> Run:
+    """Return what runs a session: its own `run`, or where a value is bfloat16 its own values.
 
     NumPy has no bfloat16: arrays of ml_dtypes' are handed over, and taken, as they lie in memory.
     """
-    values = (*session.get_inputs(), *session.get_outputs())
-    return (
-        partial(_run_with_ort_values, session)
-        if any(value.type == _TYPE for value in values)
-        else None
-    )
+    from onnxruntime import OrtValue
 
+    if not any(value.type == _TYPE for value in (*session.get_inputs(), *session.get_outputs())):
+        run: Run = session.run
+        return run
 
-def _run_with_ort_values(
-    session: Any, names: Sequence[str], feeds: Tensors, run_options: Any = None
-) -> list[NDArray[Any]]:
-    kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
-    ort_values = {
-        name: _make_ort_value(array) for name, array in kept.items()
-    }  # views: `kept` outlives the run
-    ort_outputs = session.run_with_ort_values(list(names), ort_values, run_options)
-    return [_read_array(value) for value in ort_outputs]
+    def run_with_values(names: Sequence[str], feeds: Tensors, options: Any) -> list[NDArray[Any]]:
+        kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
+        values = {}  # views: `kept` outlives the run
+        for name, array in kept.items():
+            if array.dtype.name == "bfloat16":
+                bits = array.view(np.uint16)
+                values[name] = OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_TYPE)
+            else:
+                values[name] = OrtValue.ortvalue_from_numpy(array)
+        outputs = session.run_with_ort_values(list(names), values, options)
+        return [_read_array(value) for value in outputs]
+
+    return run_with_values
 
 
 LEVELS = {
@@ -97,7 +99,7 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
-        self._run = make_bfloat16_runner(inner) or inner.run
+        self._run = _make_runner(inner)
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         with make_run_options() as run_options:
@@ -146,12 +148,12 @@ class OrtSession(InProcess):
             return []
 
 
-def explain_missing_runtime(package: str = "onnxruntime") -> str | None:
+def explain_missing_runtime() -> str | None:
     """Say how to install onnxruntime when it is not there."""
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
-        return f"pip install {package}"
+        return "pip install onnxruntime"
     return None
 
 
@@ -248,41 +250,6 @@ def share_small_arena() -> None:
     ort.create_and_register_allocator(memory, as_requested)
 
 
-def _make_provider_arguments(
-    provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]
-) -> dict[str, Any]:
-    """Return what InferenceSession is told of providers; nothing where the options have devices.
-
-    Raises:
-        BackendMissing: The package has no such provider.
-    """
-    if not chain:
-        return {"enable_fallback": 0} if provider else {"providers": [_CPU]}
-    if provider not in list_providers():
-        raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
-    options_by_provider = {**dict(chain), _CPU: {}}
-    named = [(name, dict(options)) for name, options in options_by_provider.items()]
-    # The runtime's own fall-back prints to stdout and goes on without the provider.
-    return {"providers": named, "enable_fallback": 0}
-
-
-def _make_load_error(error: Exception, provider: str, name: str) -> BackendMissing | BadModel:
-    """Return what to raise where no session opens: the provider is at fault, or the model."""
-    import onnxruntime as ort
-
-    if provider and _NO_START in str(error):
-        return BackendMissing(
-            f"{provider} does not start here: {summarize_error(error)}", fix=_DOCTOR
-        )
-    text = str(error)
-    fix = _advise_older(text) or (
-        _UNKNOWN_OP if "is not a registered function/op" in text else UNLOADED
-    )
-    return BadModel(
-        f"onnxruntime {ort.__version__} does not load {name}: {summarize_error(error)}", fix=fix
-    )
-
-
 def _advise_older(text: str) -> str:
     """Return how to get a file that this release reads, where one says that it is too new."""
     opset = re.search(r"domain ai\.onnx is till opset (\d+)", text)
@@ -329,7 +296,14 @@ def open_session(
     """
     import onnxruntime as ort
 
-    keywords = _make_provider_arguments(provider, chain)
+    # The runtime's own fall-back prints to stdout and goes on without the provider.
+    keywords: dict[str, Any] = {"enable_fallback": 0} if provider else {"providers": [_CPU]}
+    if chain:
+        if provider not in list_providers():
+            raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
+        options_by_provider = {**dict(chain), _CPU: {}}
+        named = [(name, dict(options)) for name, options in options_by_provider.items()]
+        keywords["providers"] = named
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:
@@ -340,7 +314,16 @@ def open_session(
     try:
         inner = ort.InferenceSession(content or str(path), session_options, **keywords)
     except Exception as error:
-        raise _make_load_error(error, provider, path.name) from error
+        text, reason = str(error), summarize_error(error)
+        if provider and _NO_START in text:
+            raise BackendMissing(
+                f"{provider} does not start here: {reason}", fix=_DOCTOR
+            ) from error
+        unknown = "is not a registered function/op" in text
+        raise BadModel(
+            f"onnxruntime {ort.__version__} does not load {path.name}: {reason}",
+            fix=_advise_older(text) or (_UNKNOWN_OP if unknown else UNLOADED),
+        ) from error
     if chain and (first := inner.get_providers()[0]) != provider:
         raise BackendMissing(
             f"{provider} does not start here, and the session would run on {first}", fix=_DOCTOR
@@ -356,30 +339,17 @@ def open_session(
     yield opened
 
 
-def _make_ort_value(array: NDArray[Any]) -> Any:
-    from onnxruntime import OrtValue
-
-    if array.dtype.name != "bfloat16":
-        return OrtValue.ortvalue_from_numpy(array)
-    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
-
-
 def _read_array(value: Any) -> NDArray[Any]:
     if value.data_type() != _TYPE:
         array: NDArray[Any] = value.numpy()
         return array
-    shape = value.shape()
-    size = 2 * math.prod(shape)
-    data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(bytearray(data), _load_bfloat16()).reshape(shape)
-
-
-def _load_bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:  # beside numpy and onnxruntime alone it is missing
         raise BackendMissing(
             "an output is bfloat16, which NumPy lacks", fix="pip install ml_dtypes"
         ) from None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
+    shape = value.shape()
+    size = 2 * math.prod(shape)
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(bytearray(data), ml_dtypes.bfloat16).reshape(shape)

@@ -167,16 +167,9 @@ def read_executed_graph(path: Path) -> Graph:
         constants.update(tensor.name for tensor in body.initializer)
         constants.update(tensor.values.name for tensor in body.sparse_initializer)
         for node in body.node:
-            nodes.append(
-                Executed(
-                    node.name,
-                    node.op_type,
-                    node.domain,
-                    reads=tuple(node.input),
-                    writes=tuple(node.output),
-                    parent=parent,
-                )
-            )
+            reads, writes = tuple(node.input), tuple(node.output)
+            kind = (node.name, node.op_type, node.domain)
+            nodes.append(Executed(*kind, reads=reads, writes=writes, parent=parent))
             for attribute in node.attribute:
                 if attribute.HasField("g"):
                     walk(attribute.g, node.name)
@@ -209,7 +202,25 @@ def read_trace(
     keys: dict[_Key, None] = {}
     for run in chosen:
         keys.update(dict.fromkeys(call.key for call in run.walk_calls()))
-    nodes, index = _match_nodes(list(keys), executed)
+    # A kernel's node of the executed graph has its name; where several share one, or the graph has
+    # none, they follow each other as the runtime's indices do.
+    nodes = list(executed.nodes) if executed else []
+    named: dict[str, list[int]] = defaultdict(list)
+    unnamed: dict[str, list[int]] = defaultdict(list)
+    for at, node in enumerate(nodes):
+        (named[node.name] if node.name else unnamed[node.op_type]).append(at)
+    index: dict[_Key, int] = {}
+    for key in sorted(keys, key=lambda key: key[2]):
+        name, op_type, _ = key
+        same = named[name] or unnamed[op_type]
+        position = next((at for at in same if nodes[at].op_type == op_type), None)
+        if position is None:
+            nodes.append(Executed(name, op_type))
+            position = len(nodes) - 1
+        else:
+            same.remove(position)
+            nodes[position] = replace(nodes[position], name=name)
+        index[key] = position
     summed = _sum_runs(nodes, index, chosen)
     lines = [
         Slice(index[c.key], 1e3 * (c.start - middle.start), 1e3 * c.kernel)
@@ -268,39 +279,11 @@ def _assign_spans(calls: Sequence[_Call], end: float, *, parallel: bool) -> None
     for call, until in zip(calls, [*(after.start for after in calls[1:]), end], strict=False):
         call.span = call.kernel if parallel else max(call.kernel, until - call.start)
         _assign_spans(call.inside, call.start + call.kernel, parallel=parallel)
-        inside = sum(_sum_spans(inner_call) for inner_call in call.inside)
-        call.span = max(0.0, call.span - inside)
+        call.span = max(0.0, call.span - sum(map(_sum_spans, call.inside)))
 
 
 def _sum_spans(call: _Call) -> float:
-    return call.span + sum(_sum_spans(inner_call) for inner_call in call.inside)
-
-
-def _match_nodes(
-    keys: Sequence[_Key], executed: Graph | None
-) -> tuple[list[Executed], dict[_Key, int]]:
-    """Find the node of the executed graph for each kernel of the trace.
-
-    By name; where several share one, or the graph has none, in the order of the runtime's index.
-    """
-    nodes = list(executed.nodes) if executed else []
-    named: dict[str, list[int]] = defaultdict(list)
-    unnamed: dict[str, list[int]] = defaultdict(list)
-    for at, node in enumerate(nodes):
-        (named[node.name] if node.name else unnamed[node.op_type]).append(at)
-    index: dict[_Key, int] = {}
-    for key in sorted(keys, key=lambda key: key[2]):
-        name, op_type, _ = key
-        same = named[name] or unnamed[op_type]
-        position = next((at for at in same if nodes[at].op_type == op_type), None)
-        if position is None:
-            nodes.append(Executed(name, op_type))
-            position = len(nodes) - 1
-        else:
-            same.remove(position)
-            nodes[position] = replace(nodes[position], name=name)
-        index[key] = position
-    return nodes, index
+    return call.span + sum(map(_sum_spans, call.inside))
 
 
 def _sum_runs(
@@ -312,26 +295,19 @@ def _sum_runs(
     for call in (call for run in runs for call in run.walk_calls()):
         at = index[call.key]
         spans[at] += call.span
-        kernels[at] += max(
-            0.0, call.kernel - sum(_sum_spans(inner_call) for inner_call in call.inside)
-        )
+        kernels[at] += max(0.0, call.kernel - sum(map(_sum_spans, call.inside)))
         counts[at] += 1
         seen.setdefault(at, call.event["args"])
-    timed_nodes = []
-    for at, node in enumerate(nodes):
-        if at not in seen:
-            timed_nodes.append(node)
-            continue
-        timed_nodes.append(
-            replace(
-                node,
-                provider=seen[at].get("provider", ""),
-                calls=max(1, round(counts[at] / len(runs))),
-                span_ns=1e3 * spans[at] / len(runs),
-                kernel_ns=1e3 * kernels[at] / len(runs),
-                inputs=_read_operands(seen[at].get("input_type_shape", ())),
-                outputs=_read_operands(seen[at].get("output_type_shape", ())),
-            )
+    timed_nodes = list(nodes)
+    for at, arguments in seen.items():
+        timed_nodes[at] = replace(
+            nodes[at],
+            provider=arguments.get("provider", ""),
+            calls=max(1, round(counts[at] / len(runs))),
+            span_ns=1e3 * spans[at] / len(runs),
+            kernel_ns=1e3 * kernels[at] / len(runs),
+            inputs=_read_operands(arguments.get("input_type_shape", ())),
+            outputs=_read_operands(arguments.get("output_type_shape", ())),
         )
     return timed_nodes
 
@@ -341,15 +317,8 @@ def _read_operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Opera
     for entry in listed:
         for kind, shape in entry.items():
             dtype = _DTYPES.get(kind, kind)
-            operands.append(
-                Operand(dtype, tuple(shape), math.prod(shape) * count_bits(dtype) // 8)
-            )
+            # Bits of an element; 0 for those without a fixed size.
+            digits = "".join(c for c in dtype.split("e")[0] if c.isdigit())
+            bits = 8 if dtype == "bool" else int(digits or 0)
+            operands.append(Operand(dtype, tuple(shape), math.prod(shape) * bits // 8))
     return tuple(operands)
-
-
-def count_bits(dtype: str) -> int:
-    """Return the bits of an element, 0 for those without a fixed size."""
-    if dtype == "bool":
-        return 8
-    digits = "".join(c for c in dtype.split("e")[0] if c.isdigit())
-    return int(digits) if digits else 0

@@ -104,7 +104,9 @@ class CompiledSession(InProcess):
 
     def __init__(self, compiled: Any) -> None:
         self._compiled, self._local = compiled, threading.local()
-        self.provider = _name_runtime(compiled)
+        executing = compiled.get_property("EXECUTION_DEVICES")
+        devices = [str(device).strip("()") for device in executing]
+        self.provider = PROVIDER if devices == ["CPU"] else f"{PROVIDER} {', '.join(devices)}"
         self._nodes = 1  # a device may show no graph: it compiles the model as one
         with suppress(RuntimeError):
             self._nodes = len(compiled.get_runtime_model().get_ops())
@@ -153,12 +155,6 @@ def _find_output_name(port: Any) -> str:
     """
     name = str(port.get_node().get_friendly_name()).removesuffix(_RESULT)
     return name if name in port.get_names() else str(port.get_any_name())
-
-
-def _name_runtime(compiled: Any) -> str:
-    """Return the runtime's name, and the devices that it really computes on where no CPU is."""
-    devices = [str(device).strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
-    return PROVIDER if devices == ["CPU"] else f"{PROVIDER} {', '.join(devices)}"
 
 
 @contextmanager
@@ -236,11 +232,7 @@ def write_ir(path: Path, out: Path) -> None:
 
 
 def compile_for_device(path: Path, options: Mapping[str, str], device: str = "CPU") -> Any:
-    """Return OpenVINO's own compiled model.
-
-    Raises:
-        BadModel: OpenVINO does not accept it.
-    """
+    """Return OpenVINO's own compiled model. Raises BadModel: OpenVINO does not accept it."""
     with _translate_errors("load", path):
         return import_openvino().Core().compile_model(str(path), device, dict(options))
 

@@ -71,17 +71,15 @@ def build_engine(path: Path, options: BuildOptions) -> bytes:
     if options.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
     _add_profiles(builder, network, config, ranges)
-    kept = options.timing_cache
-    if kept is not None:
-        kept /= f"timing-{trt.__version__}-{options.device}.cache"
-    cache = None if kept is None else _start_cache(config, kept)
+    kept = cache = None
+    if options.timing_cache is not None:
+        kept = options.timing_cache / f"timing-{trt.__version__}-{options.device}.cache"
+        cache = _start_cache(config, kept)
     log.errors.clear()  # of a cache that did not fit
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise library.make_tensorrt_error(f"TensorRT builds no engine of {path.name}", log, _FIX)
-    if (
-        kept is not None and cache is not None
-    ):  # for the next build; a full disk costs time and no more
+    if kept is not None and cache is not None:  # a full disk costs time and no more
         with suppress(OSError, OrtuneError), open_draft(kept, durable=False) as draft:
             draft.write_bytes(bytes(cache.serialize()))
     return bytes(plan)
@@ -121,15 +119,8 @@ def deserialize_engine(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) 
 
 
 def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Profile]) -> None:
-    """Give the builder every profile; inputs of fixed shape need none.
-
-    Raises:
-        BadSettings: An open input has no range, or a range is about no input, or contradicts it.
-    """
-    inputs = {
-        network_input.name: network_input
-        for network_input in map(network.get_input, range(network.num_inputs))
-    }
+    """Give the builder every profile, else raise BadSettings; inputs of fixed shape need none."""
+    inputs = {tensor.name: tensor for tensor in map(network.get_input, range(network.num_inputs))}
     for name in {name for profile in ranges for name in profile}:
         if name not in inputs:
             raise BadSettings(

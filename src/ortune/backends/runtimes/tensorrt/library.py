@@ -18,14 +18,6 @@ from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneErro
 _NO_DEVICE = "a driver and a device of NVIDIA's are needed here"
 
 
-def has_bindings() -> bool:
-    """Say whether the bindings are there."""
-    try:
-        return importlib.util.find_spec("cuda.bindings") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def no_device() -> str | None:
     """Return why no device can be used here, None where there is one."""
     from cuda.bindings import runtime
@@ -59,41 +51,18 @@ class CudaDevice:
                 fix="`nvidia-smi` lists the devices; install NVIDIA's driver if it is missing",
             )
 
-    def create_stream(self) -> int:
-        """Return the handle of a new stream."""
-        return int(self._call_runtime("cudaStreamCreate"))
-
-    def drop_stream(self, stream: int) -> None:
-        """Give a stream back."""
-        self._call_runtime("cudaStreamDestroy", stream)
-
-    def allocate(self, size: int) -> int:
-        """Return the address of fresh device memory of at least one byte."""
-        return int(self._call_runtime("cudaMalloc", max(size, 1)))
-
-    def free(self, address: int) -> None:
-        """Give device memory back."""
-        self._call_runtime("cudaFree", address)
-
     def to_device(self, address: int, array: NDArray[Any], stream: int) -> None:
         """Begin to copy an array, which must live until the stream is synchronized."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._call_runtime(
-            "cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, kind, stream
-        )
+        self.call("cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, kind, stream)
 
     def to_host(self, array: NDArray[Any], address: int, stream: int) -> None:
         """Begin to fill an array from device memory."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._call_runtime(
-            "cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, kind, stream
-        )
+        self.call("cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, kind, stream)
 
-    def synchronize_stream(self, stream: int) -> None:
-        """Wait until everything on a stream is done."""
-        self._call_runtime("cudaStreamSynchronize", stream)
-
-    def _call_runtime(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of CUDA's runtime. Raises OrtuneError: it fails."""
         error, *values = getattr(self._runtime, name)(*arguments)
         if int(error):
             raise OrtuneError(
@@ -117,7 +86,11 @@ def is_tensorrt_installed() -> bool:
 
 def explain_missing_tensorrt() -> str | None:
     """Return what to do so that engines can be built and run here, None where they can."""
-    if not is_tensorrt_installed() or not has_bindings():
+    try:
+        bindings = importlib.util.find_spec("cuda.bindings") is not None
+    except ModuleNotFoundError:
+        bindings = False
+    if not (bindings and is_tensorrt_installed()):
         return f"`ortune doctor env add tensorrt-engine`, or {INSTALL}"
     return no_device()
 
@@ -128,10 +101,8 @@ def import_tensorrt() -> Any:
     Raises:
         BackendMissing: It is not installed, does not load, or is older than TensorRT 10.
     """
-    name = next(
-        (module_name for module_name in _MODULES if importlib.util.find_spec(module_name)),
-        _MODULES[0],
-    )
+    installed = (module for module in _MODULES if importlib.util.find_spec(module))
+    name = next(installed, _MODULES[0])
     try:
         tensorrt = importlib.import_module(name)
     except ImportError as error:

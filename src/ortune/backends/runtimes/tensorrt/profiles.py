@@ -62,7 +62,24 @@ def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
     """
     ranges_by_input: dict[str, list[ShapeRange]] = {}
     for text in texts:
-        shape_range = _parse_range(text)
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX)
+        values = match["sign"] == "="
+        comma = "," if values else "x"
+        try:
+            ends = [tuple(map(int, part.split(comma))) for part in match["ends"].split("..")]
+        except ValueError:
+            raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX) from None
+        least, most, best = ends[0], ends[min(1, len(ends) - 1)], ends[-1]
+        ordered = len(least) == len(best) == len(most) and all(
+            low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
+        )
+        if not ordered:
+            raise BadSettings(
+                f"'{text}': the best does not lie between the least and the most", fix=_FIX
+            )
+        shape_range = ShapeRange(match["name"], least, best, most, values)
         ranges_by_input.setdefault(shape_range.name, []).append(shape_range)
     count = max((len(ranges) for ranges in ranges_by_input.values()), default=0)
     for name, ranges in ranges_by_input.items():
@@ -75,27 +92,6 @@ def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
         {name: ranges[min(at, len(ranges) - 1)] for name, ranges in ranges_by_input.items()}
         for at in range(count)
     )
-
-
-def _parse_range(text: str) -> ShapeRange:
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX)
-    values = match["sign"] == "="
-    comma = "," if values else "x"
-    try:
-        ends = [tuple(map(int, part.split(comma))) for part in match["ends"].split("..")]
-    except ValueError:
-        raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX) from None
-    least, most, best = ends[0], ends[min(1, len(ends) - 1)], ends[-1]
-    ordered = len(least) == len(best) == len(most) and all(
-        low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
-    )
-    if not ordered:
-        raise BadSettings(
-            f"'{text}': the best does not lie between the least and the most", fix=_FIX
-        )
-    return ShapeRange(match["name"], least, best, most, values)
 
 
 def derive_ranges(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,17 @@ def run_exporter(
         "opset_version": opset,
     }
     with torch.no_grad():
-        if how == "transformers":
-            _export_folder(module, interface, example, out, opset)
+        if how == "transformers":  # they write a model of their own as their exporter knows it
+            from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+            shapes = {
+                name: dict.fromkeys(interface.list_dynamic_axes(name), torch.export.Dim.DYNAMIC)
+                for name in interface.inputs
+            }
+            config = OnnxConfig(dynamic_shapes=shapes, opset_version=opset)
+            OnnxExporter.save_program(
+                OnnxExporter().export(module, example, config=config).program, out
+            )
         elif how == "dynamo":
             axes = tuple(interface.list_dynamic_axes(name) or None for name in interface.inputs)
             program = torch.onnx.export(
@@ -93,22 +102,6 @@ def run_exporter(
             )
 
 
-def _export_folder(
-    module: Any, interface: Interface, example: Mapping[str, Any], out: Path, opset: int | None
-) -> None:
-    """Have transformers write a model of its own, as its exporter knows it."""
-    import torch
-    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
-
-    shapes = {
-        name: dict.fromkeys(interface.list_dynamic_axes(name), torch.export.Dim.DYNAMIC)
-        for name in interface.inputs
-    }
-    config = OnnxConfig(dynamic_shapes=shapes, opset_version=opset)
-    export_result = OnnxExporter().export(module, dict(example), config=config)
-    OnnxExporter.save_program(export_result.program, out)
-
-
 def flatten_module(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
     """Return a module of tensors in order that answers with a tuple of them.
 
@@ -127,11 +120,10 @@ def flatten_module(module: Any, keywords: set[str], names: Sequence[str]) -> Any
             self.model = module
 
         def forward(self, *arguments: Any) -> Any:
-            answer = (
-                self.model(**dict(zip(names, arguments, strict=True)))
-                if by_name
-                else self.model(*arguments)
-            )
+            if by_name:
+                answer = self.model(**dict(zip(names, arguments, strict=True)))
+            else:
+                answer = self.model(*arguments)
             return tuple(value for _, value in walk_answer(answer))
 
     return Flat().eval()
@@ -147,10 +139,8 @@ def run_eagerly(
     with torch.inference_mode():
         by_name = set(names) <= keywords
         answer = module(**inputs) if by_name else module(*inputs.values())
-        return [
-            (name, value.float() if value.dtype == torch.bfloat16 else value)
-            for name, value in walk_answer(answer)
-        ]
+        answers = walk_answer(answer)
+        return [(n, v.float() if v.dtype == torch.bfloat16 else v) for n, v in answers]
 
 
 def copy_to_tensor(array: Any) -> Any:

@@ -68,7 +68,9 @@ def load_folder(source: str, part: str = "all") -> Any:
             config.use_cache = False
         # Layers behind it take the vectors of tokens; nothing would read the pooler's.
         pooler = "add_pooling_layer" in inspect.signature(kind).parameters
-        options = {"add_pooling_layer": False} if pooler and _has_pooling(Path(source)) else {}
+        hub_folder = hub.find_folder(Path(source)) if pooler else None
+        pools = hub_folder is not None and hub_folder.task == hub.SIMILARITY
+        options = {"add_pooling_layer": False} if pools else {}
         # Attention as plain operators: what fuses them afterwards knows these.
         model = kind.from_pretrained(
             home,
@@ -175,11 +177,6 @@ def _name_cache(cache: Any, half: str = "") -> dict[str, Any]:
         for layer, cached in enumerate(cache.layers)
         for name, tensor in (("key", cached.keys), ("value", cached.values))
     }
-
-
-def _has_pooling(folder: Path) -> bool:
-    hub_folder = hub.find_folder(folder)
-    return hub_folder is not None and hub_folder.task == hub.SIMILARITY
 
 
 def _refuse_pickled_weights(folder: Path) -> None:
@@ -316,26 +313,18 @@ def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
                 f"{source} returns {with_article(type(module).__name__)}, not a torch.nn.Module",
                 fix="return the module itself",
             )
-        _load_weights(module, module_source)
-        return module.eval(), set(inspect.signature(module.forward).parameters)
-    if is_folder(source):
+    elif is_folder(source):
         module = load_folder(source, module_source.part)
-        _load_weights(module, module_source)
-        return module, set(inspect.signature(module.forward).parameters)
+    else:
+        if module_source.weights:
+            raise BadSettings(
+                f"{source} holds its own weights", fix="leave weights= out, or give a factory"
+            )
+        return _load_file(Path(source))
     if module_source.weights:
-        raise BadSettings(
-            f"{source} holds its own weights", fix="leave weights= out, or give a factory"
-        )
-    return _load_file(Path(source))
-
-
-def _load_weights(module: Any, module_source: ModuleSource) -> None:
-    if module_source.weights:
-        path = Path(module_source.weights)
-        state = read_checkpoint(
-            path, module_source.key, module_source.prefix, unsafe=module_source.unsafe
-        )
-        fill_module(module, path, state)
+        path, key, prefix = Path(module_source.weights), module_source.key, module_source.prefix
+        fill_module(module, path, read_checkpoint(path, key, prefix, unsafe=module_source.unsafe))
+    return module.eval(), set(inspect.signature(module.forward).parameters)
 
 
 def _load_file(path: Path) -> tuple[Any, set[str]]:
@@ -407,22 +396,20 @@ def read_checkpoint(
 
 
 def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
-    """Put a state dict into a module.
-
-    Raises:
-        BadModel: Names or shapes are not the module's.
-    """
+    """Put a state dict into a module. Raises BadModel: names or shapes are not the module's."""
     expected = set(module.state_dict())
-    if prefix := _find_prefix(expected, state):
+    # What stands before all names, such as ``module.``, where they fit without it.
+    first = min(expected, default="")
+    ends = (name.removesuffix(first) for name in state if first and name.endswith(first))
+    if prefix := next((p for p in ends if {f"{p}{n}" for n in expected} == set(state)), ""):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing, more = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or more:
         parts = [
-            f"{format_count(len(missing), 'name')} missing ({_join_first_names(missing)})"
-        ] * bool(missing)
-        parts += [
-            f"{format_count(len(more), 'name')} too many ({_join_first_names(more)})"
-        ] * bool(more)
+            f"{format_count(len(names), 'name')} {fault} ({_join_first_names(names)})"
+            for names, fault in ((missing, "missing"), (more, "too many"))
+            if names
+        ]
         raise BadModel(
             f"{path} does not fill the module: {', '.join(parts)}",
             fix="give the state dict of this very module, with --state-dict-key where the file "
@@ -431,18 +418,11 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
+        reason = summarize_error(user_function.describe_error(error))
         raise BadModel(
-            f"{path} does not fill the module: "
-            f"{summarize_error(user_function.describe_error(error))}",
+            f"{path} does not fill the module: {reason}",
             fix="give the state dict of this very module",
         ) from error
-
-
-def _find_prefix(expected: set[str], state: Mapping[str, Any]) -> str:
-    """Return what stands before all names, such as ``module.``, where they fit without it."""
-    first = min(expected, default="")
-    ends = (name.removesuffix(first) for name in state if first and name.endswith(first))
-    return next((p for p in ends if {f"{p}{name}" for name in expected} == set(state)), "")
 
 
 def _load_content(path: Path, unsafe: bool) -> Any:

@@ -114,9 +114,8 @@ def _infer_graph_kinds(
     for node in graph:
         for body in edit.list_bodies(node):
             _infer_graph_kinds(body, value_kinds, versions)
-        for value, kind in zip(
-            node.outputs, _infer_output_kinds(node, value_kinds, versions), strict=True
-        ):
+        kinds = _infer_output_kinds(node, value_kinds, versions)
+        for value, kind in zip(node.outputs, kinds, strict=True):
             value_kinds[value] = _read_declared_kind(value) or kind
 
 
@@ -152,19 +151,15 @@ def _infer_output_kinds(
     if op_schema is None:
         return [input_kinds[0] if input_kinds else ValueKind.OTHER] * count
     bound: dict[str, ValueKind] = {}
-    for kind, parameter in zip(
-        input_kinds, list_formal_parameters(op_schema.inputs, len(input_kinds)), strict=True
-    ):
+    parameters = list_formal_parameters(op_schema.inputs, len(input_kinds))
+    for kind, parameter in zip(input_kinds, parameters, strict=True):
         if parameter is not None and kind is not ValueKind.OTHER:
             bound.setdefault(parameter.type_str, kind)
     result = []
     for parameter in list_formal_parameters(op_schema.outputs, count):
         text = parameter.type_str if parameter else ""
-        fixed = (
-            ValueKind(text)
-            if text in (ValueKind.FLOAT.value, ValueKind.FLOATS.value)
-            else ValueKind.OTHER
-        )
+        is_float = text in (ValueKind.FLOAT.value, ValueKind.FLOATS.value)
+        fixed = ValueKind(text) if is_float else ValueKind.OTHER
         result.append(bound.get(text, fixed))
     return result
 

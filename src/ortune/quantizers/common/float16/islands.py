@@ -118,47 +118,31 @@ def select_islands(
     copy, name = add_switches(model, parts, format)
     count = len(parts)
     limit = max(2, count // _SHARE) if most is None else min(most, count)
-    switches = _Trials(copy, name, count, noise)
+
+    def measure(off: Sequence[Sequence[int]]) -> Sequence[float]:
+        """Return the noise with each of these choices of layers in float32."""
+        rows = np.ones((1 + len(off), count), bool)
+        rows[0] = False  # the answers that the others are compared with
+        for row, layers in zip(rows[1:], off, strict=True):
+            row[list(layers)] = False
+        return noise(copy, [{name: row} for row in rows])[1:]
+
     groups, back = _list_groups(model, parts), list[int]()
-    now = before = switches.measure_noise(back)
+    now = before = measure([back])[0]
     while len(back) < limit and not (most is None and _to_decibels(now) >= ENOUGH_DB):
         open_groups = dict.fromkeys(group - {*back} for group in groups)
         choices = [group for group in open_groups if 0 < len(group) <= limit - len(back)]
+        noises = measure([[*back, *group] for group in choices]) if choices else []
         gains = {
-            g: _compute_gain(now, entry) / len(g)
-            for g, entry in switches.measure_choices(back, choices).items()
+            g: _compute_gain(now, then) / len(g) for g, then in zip(choices, noises, strict=True)
         }
         groups = sorted((g for g in gains if gains[g] > 0), key=lambda g: -gains[g])[:_KEPT]
         if not groups:
             break
         back += _pick_layers(groups, max(1, limit // _SHARE), limit - len(back))
-        now = switches.measure_noise(back)
+        now = measure([back])[0]
     layers = tuple(tuple(entry.place for entry in parts[k]) for k in back)
     return Islands(layers, _to_decibels(before), _to_decibels(now))
-
-
-class _Trials:
-    """Forward runs of a switched model: the noise with some layers in float32."""
-
-    def __init__(self, model: ir.Model, name: str, count: int, noise: Noise) -> None:
-        self._model, self._name, self._count, self._noise = model, name, count, noise
-
-    def measure_noise(self, back: Sequence[int]) -> float:
-        return self._run_model([back])[0]
-
-    def measure_choices(
-        self, back: Sequence[int], choices: Sequence[frozenset[int]]
-    ) -> dict[frozenset[int], float]:
-        """Return the noise with each of the choices back too."""
-        noises = self._run_model([[*back, *group] for group in choices]) if choices else []
-        return dict(zip(choices, noises, strict=True))
-
-    def _run_model(self, off: Sequence[Sequence[int]]) -> Sequence[float]:
-        rows = [
-            np.zeros(self._count, bool),
-            *(_make_switch_row(self._count, layers) for layers in off),
-        ]
-        return self._noise(self._model, [{self._name: row} for row in rows])[1:]
 
 
 def _list_groups(model: ir.Model, parts: Sequence[Sequence[NarrowNode]]) -> list[frozenset[int]]:
@@ -249,9 +233,8 @@ class _Switches:
                 self._rounded[value] = self._editor.add_constant(f"{value.name}_rounded", narrow)
             else:
                 down = self._editor.make_node("Cast", [value], {"to": int(self._format.dtype)})
-                up = self._editor.make_node(
-                    "Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)}
-                )
+                to = {"to": int(ir.DataType.FLOAT)}
+                up = self._editor.make_node("Cast", [down.outputs[0]], to)
                 up.outputs[0].shape, up.outputs[0].dtype = value.shape, ir.DataType.FLOAT
                 maker = value.producer()
                 if maker is None:
@@ -281,18 +264,11 @@ def describe_islands(selection: Islands, nodes: Sequence[ir.Node]) -> str:
     if not selection.layers:
         return f"no layer kept in float32: the output SNR is {selection.before:.1f} dB"
     first = [str(nodes[layer[0]].name) for layer in selection.layers]
-    more = f" and {len(first) - MAX_NAMES} more" if len(first) > MAX_NAMES else ""
     return (
         f"{wording.format_count(len(first), 'layer')} kept in float32 to raise the output SNR: "
         f"{selection.before:.1f} dB before and {selection.after:.1f} dB behind: "
-        f"{', '.join(first[:MAX_NAMES])}{more}"
+        f"{wording.join_names(first, MAX_NAMES)}"
     )
-
-
-def _make_switch_row(count: int, off: Sequence[int]) -> NDArray[np.bool_]:
-    row = np.ones(count, bool)
-    row[list(off)] = False
-    return row
 
 
 def _to_decibels(noise: float) -> float:
@@ -350,9 +326,10 @@ class WideSlices:
             origins = [self._trace(value) for value in self._list_read(node)]
             if node.op_type in ANGLES and any(origin.wide for origin in origins):
                 choices.add(node)
-            if (node.op_type in CHOICES or _casts_to_integer(node)) and any(
-                origin.integers for origin in origins
-            ):
+            chooses = node.op_type in CHOICES
+            if node.op_type == "Cast":
+                chooses = ir.DataType(edit.read_attribute(node, "to", 1)).is_integer()
+            if chooses and any(origin.integers for origin in origins):
                 choices.add(node)
         return frozenset(choices)
 
@@ -419,8 +396,3 @@ class WideSlices:
 
 def _carries(node: ir.Node) -> bool:
     return not node.domain and (node.op_type == "Cast" or node.op_type in CARRIERS | PRODUCTS)
-
-
-def _casts_to_integer(node: ir.Node) -> bool:
-    to = ir.DataType(edit.read_attribute(node, "to", 1))
-    return node.op_type == "Cast" and to.is_integer()

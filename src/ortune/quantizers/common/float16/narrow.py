@@ -17,7 +17,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Noise, Quantizer, Step
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, join_names
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16 import overflow
 from ortune.quantizers.common.float16.format import (
@@ -40,7 +40,7 @@ from ortune.quantizers.common.float16.islands import (
     list_narrow_nodes,
     select_islands,
 )
-from ortune.quantizers.common.float16.overflow import MOVERS, Pin, Rules
+from ortune.quantizers.common.float16.overflow import MOVERS, Rules
 from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
 
@@ -106,7 +106,15 @@ class HalfConverter:
                     self._make_half(value)
         self._convert_nodes(graph)
         for index, value in enumerate(graph.outputs):
-            self._convert_output(graph, index, value, half=not keep_io)
+            if value.is_graph_input() or value.is_initializer():
+                continue
+            if self._kinds.get(value) is ValueKind.FLOAT and (value in self._halves) is keep_io:
+                # A Cast makes the type that the output shall have, under the name that it had.
+                name = str(value.name)
+                to = FLOAT if keep_io else self._format.dtype
+                graph.outputs[index] = cast = self._insert_cast(value, to, before=graph)
+                value.name = self._editor.reserve_name(f"{name}_inner")
+                cast.name = name
 
     def _convert_body(self, graph: ir.Graph, *, open_to_half: bool) -> None:
         """Convert a body; one that must stay float32 still casts what it captures."""
@@ -171,8 +179,20 @@ class HalfConverter:
         op_schema = find_schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
         blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
         blocked = blocked or any(True for _ in edit.list_bodies(node))
-        blocked = blocked or _scatters_sums(node) or not self._can_hold_constants(node)
-        blocked = blocked or (node.op_type in PAIRS and not self._keeps_scale(node))
+        blocked = (
+            blocked
+            or _scatters_sums(node)
+            or not all(
+                self._format.can_hold(array, may_vanish=node.op_type in BIASED and index >= 2)
+                for index, value in enumerate(node.inputs)
+                if value is not None
+                and self._kinds.get(value) is ValueKind.FLOAT
+                and (array := edit.const_array(value)) is not None
+            )
+        )
+        if node.op_type in PAIRS:  # every step a normal number: none may become 0 or lose digits
+            scale = edit.const_array(node.inputs[1])
+            blocked = blocked or scale is None or not np.all(scale >= self._format.smallest)
         blocked = blocked or (self._format is FLOAT16 and _is_crashing_pattern(node))
         if op_schema is None or blocked:
             return [False] * len(node.inputs), [False] * len(node.outputs)
@@ -185,25 +205,17 @@ class HalfConverter:
             _in_variables(variables, op_schema.outputs, len(node.outputs)),
         )
 
-    def _can_hold_constants(self, node: ir.Node) -> bool:
-        return all(
-            self._format.can_hold(array, may_vanish=node.op_type in BIASED and index >= 2)
-            for index, value in enumerate(node.inputs)
-            if value is not None
-            and self._kinds.get(value) is ValueKind.FLOAT
-            and (array := edit.const_array(value)) is not None
-        )
-
-    def _keeps_scale(self, node: ir.Node) -> bool:
-        """Every step of a pair must be a normal number: none may become 0 or lose digits."""
-        scale = edit.const_array(node.inputs[1])
-        return scale is not None and bool(np.all(scale >= self._format.smallest))
-
     def _convert_value(self, value: ir.Value, node: ir.Node, *, half: bool) -> ir.Value:
         """Return the value in the wanted type, through a Cast before `node` if need be."""
-        if edit.const_tensor(value) is not None:
-            return self._convert_constant(value) if half else value
-        if (value in self._halves) is half:
+        constant = edit.const_tensor(value) is not None
+        if constant and half:
+            if value not in self._constants:
+                array = edit.const_array(value)
+                assert array is not None
+                narrow = self._format.round_values(array)
+                self._constants[value] = self._editor.add_constant(f"{value.name}_half", narrow)
+            return self._constants[value]
+        if constant or (value in self._halves) is half:
             return value
         if self._kinds[value] is ValueKind.FLOATS:
             name = self._format.name
@@ -216,14 +228,6 @@ class HalfConverter:
         if key not in self._casts:
             self._casts[key] = self._insert_cast(value, to, before=node)
         return self._casts[key]
-
-    def _convert_constant(self, value: ir.Value) -> ir.Value:
-        if value not in self._constants:
-            array = edit.const_array(value)
-            assert array is not None
-            narrow = self._format.round_values(array)
-            self._constants[value] = self._editor.add_constant(f"{value.name}_half", narrow)
-        return self._constants[value]
 
     def _insert_cast(
         self, value: ir.Value, to: ir.DataType, *, before: ir.Node | ir.Graph
@@ -239,18 +243,6 @@ class HalfConverter:
         else:
             edit.insert_before(before, cast_node)
         return cast_node.outputs[0]
-
-    def _convert_output(self, graph: ir.Graph, index: int, value: ir.Value, *, half: bool) -> None:
-        """Give a main output the type it shall have, under the name it had."""
-        if self._kinds.get(value) is not ValueKind.FLOAT or (value in self._halves) is half:
-            return
-        if value.is_graph_input() or value.is_initializer():
-            return
-        name = str(value.name)
-        cast = self._insert_cast(value, self._format.dtype if half else FLOAT, before=graph)
-        graph.outputs[index] = cast
-        value.name = self._editor.reserve_name(f"{name}_inner")
-        cast.name = name
 
     def _make_half(self, value: ir.Value) -> None:
         match self._kinds.get(value):
@@ -438,9 +430,11 @@ class HalfPrecision(Quantizer):
                     edit.discard_constant(node.outputs[0])
         if halver.kept:
             edit.add_note(model, f"left in float32: {format_count(halver.kept, 'node')}")
-        edit.add_note(
-            model, _describe_pins(pins) if ranges else "ranges were not measured: no data"
-        )
+        text = "no measured range forbids it" if ranges else "ranges were not measured: no data"
+        if pins:
+            named = join_names(list(map(str, pins)), MAX_NAMES)
+            text = f"{len(pins)} of them by measured ranges: {named}"
+        edit.add_note(model, text)
         if model.functions:
             edit.add_note(
                 model, f"left in float32: {format_count(len(model.functions), 'local function')}"
@@ -457,9 +451,8 @@ class HalfPrecision(Quantizer):
             for node in graph:
                 if node.domain or node.op_type in fixed or node in named:
                     continue
-                if not any(True for _ in edit.list_bodies(node)) and any(
-                    overflow.list_float_values(node, value_kinds)
-                ):
+                has_floats = any(overflow.list_float_values(node, value_kinds))
+                if has_floats and not any(True for _ in edit.list_bodies(node)):
                     yield node
 
     @property
@@ -478,9 +471,8 @@ def find_overflow_readers(nodes: Sequence[ir.Node], format: Format) -> frozenset
     known without data.
     """
     affected: set[ir.Node] = set()
-    todo = [
-        node for node in nodes if node.op_type in CARRIERS and _has_overflowing_fill(node, format)
-    ]
+    carriers = (node for node in nodes if node.op_type in CARRIERS)
+    todo = [node for node in carriers if _has_overflowing_fill(node, format)]
     candidates = set(nodes)
     while todo:
         readers = {use.node for value in todo.pop().outputs for use in value.uses()} & candidates
@@ -508,13 +500,6 @@ def _prepare_model(model: ir.Model) -> None:
                 f"{node.op_type} '{node.name}' holds a value of optional type",
                 fix="leave the step out",
             )
-
-
-def _describe_pins(pins: Sequence[Pin]) -> str:
-    if not pins:
-        return "no measured range forbids it"
-    more = f" and {len(pins) - MAX_NAMES} more" if len(pins) > MAX_NAMES else ""
-    return f"{len(pins)} of them by measured ranges: {', '.join(map(str, pins[:MAX_NAMES]))}{more}"
 
 
 def _find_enclosed_nodes(
@@ -550,12 +535,9 @@ def _find_enclosed_nodes(
         for node in edit.walk_nodes(model) if wide else ():
             if node in wide or node.domain or node.op_type in (*HEAVY, *CONTROL, "Constant"):
                 continue
-            read = [
-                v for v in overflow.list_float_values(node, value_kinds) if v not in node.outputs
-            ]
-            written = [
-                value for value in node.outputs if value_kinds.get(value) is ValueKind.FLOAT
-            ]
+            floats = overflow.list_float_values(node, value_kinds)
+            read = [value for value in floats if value not in node.outputs]
+            written = [v for v in node.outputs if value_kinds.get(v) is ValueKind.FLOAT]
             if read and written and all(map(from_wide, read)) and all(map(to_wide, written)):
                 wide.add(node)
                 changed = True

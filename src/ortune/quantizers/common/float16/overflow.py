@@ -97,14 +97,10 @@ class Rules:
 def list_probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind]) -> list[Probe]:
     """Return what has to be measured for the rules."""
     finite = _make_observer("finite")
-    unique_probes = dict.fromkeys(
-        Probe(str(value.name), finite)
-        for node in nodes
-        for value in list_float_values(node, kinds)
-    )
-    for node in nodes:
-        unique_probes.update(dict.fromkeys(_list_inner_probes(node, kinds)))
-    return list(unique_probes)
+    values = (value for node in nodes for value in list_float_values(node, kinds))
+    probes = [Probe(str(value.name), finite) for value in values]
+    probes += [probe for node in nodes for probe in _list_inner_probes(node, kinds)]
+    return list(dict.fromkeys(probes))
 
 
 def find_pins(
@@ -169,9 +165,7 @@ class _Judge:
         if node.op_type not in _ADDS:
             return values[:1]
         out = self._find_peak(node.outputs[0])
-        return [
-            value for value in values if self._rules.exceeds_loss(self._find_peak(value) / out)
-        ]
+        return [x for x in values if self._rules.exceeds_loss(self._find_peak(x) / out)]
 
     def _compute_magnification(self, node: ir.Node) -> float:
         """By how much the node multiplies the rounding errors of its inputs."""
@@ -201,9 +195,8 @@ class _Judge:
         # Return the largest sum of magnitudes that one output multiplies its inputs with.
         array = np.abs(layer.read_weight())
         other_axes = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-        bound = self._find_peak(layer.x) * float(
-            array.sum(axis=other_axes, dtype=np.float64).max(initial=0.0)
-        )
+        sums = array.sum(axis=other_axes, dtype=np.float64)
+        bound = self._find_peak(layer.x) * float(sums.max(initial=0.0))
         if self._rules.can_overflow(bound):
             return Pin(node, bound, "products")
         if self._rules.exceeds_loss(math.sqrt(terms)):

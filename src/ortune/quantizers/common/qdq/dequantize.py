@@ -136,15 +136,6 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     return True
 
 
-def read_dequantized(node: ir.Node) -> NDArray[np.float32] | None:
-    """Return the float array that a DequantizeLinear of a constant stands for."""
-    array, grid = edit.const_array(node.inputs[0]), qdq.read_grid(node)
-    if array is None or grid is None or grid.scale.dtype != np.float32:
-        return None
-    on = Grid(grid.scale, grid.zero, None if grid.single else grid.axis)
-    return on.dequantize(array).reshape(array.shape)
-
-
 def restore_float(model: ir.Model) -> int:
     """Make a quantized model a float32 one: pairs out, weights widened, integer layers float.
 
@@ -171,15 +162,17 @@ def _store_float(editor: edit.Editor, node: ir.Node) -> bool:
     """Store the float values of a constant behind a DequantizeLinear, or Cast and Mul."""
     array: NDArray[np.float32] | None = None
     if node.op_type == "DequantizeLinear" and qdq.has_runtime_domain(node):
-        array = read_dequantized(node)
+        array, grid = edit.const_array(node.inputs[0]), qdq.read_grid(node)
+        if array is None or grid is None or grid.scale.dtype != np.float32:
+            array = None
+        else:
+            on = Grid(grid.scale, grid.zero, None if grid.single else grid.axis)
+            array = on.dequantize(array).reshape(array.shape)
     elif node.op_type == "Mul" and not node.domain:
         cast = next((m for v in node.inputs if (m := find_producer(v, "Cast")) is not None), None)
         integers = edit.const_array(cast.inputs[0]) if cast is not None else None
-        factor = (
-            edit.const_array(find_other_operand(node, cast.outputs[0]))
-            if cast is not None
-            else None
-        )
+        other = find_other_operand(node, cast.outputs[0]) if cast is not None else None
+        factor = edit.const_array(other)
         if integers is not None and factor is not None and integers.dtype == np.int8:
             fits = factor.dtype == np.float32 and factor.ndim <= integers.ndim
             array = integers.astype(np.float32) * factor if fits else None
@@ -221,7 +214,20 @@ class FloatLayers:
         if steps is None or offset.size not in (1, array.shape[axis]):
             return False
         offset = offset.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
-        weight = self._add_weight(node, array.astype(np.int32) - offset, steps)
+        wide = array.astype(np.int32) - offset
+        stem = str(node.inputs[1].name) if node.inputs[1] is not None else "weight"
+        if not self._at_load:
+            weight = self._editor.add_constant(f"{stem}_float", wide.astype(np.float32) * steps)
+        else:
+            limits = np.iinfo(np.int8)
+            small = wide.min(initial=0) >= limits.min and wide.max(initial=0) <= limits.max
+            integers = self._editor.add_constant(
+                f"{stem}_int", wide.astype(np.int8 if small else np.int16)
+            )
+            factor = self._editor.add_constant(f"{stem}_factor", steps)
+            cast_and_mul = make_cast_and_mul(self._editor, stem, integers, factor)
+            edit.insert_before(node, *cast_and_mul)
+            weight = cast_and_mul[1].outputs[0]
         op = "Conv" if convolves else "MatMul"
         float_node = self._editor.make_node(
             op, [rounding.inputs[0], weight], dict(node.attributes), name=f"{node.name}_{op}"
@@ -230,22 +236,6 @@ class FloatLayers:
         end = self._move_bias(float_node, last) if convolves else last
         replace_value(end.outputs[0], float_node.outputs[0])
         return True
-
-    def _add_weight(
-        self, node: ir.Node, wide: NDArray[np.int32], steps: NDArray[np.float32]
-    ) -> ir.Value:
-        stem = str(node.inputs[1].name) if node.inputs[1] is not None else "weight"
-        if not self._at_load:
-            return self._editor.add_constant(f"{stem}_float", wide.astype(np.float32) * steps)
-        limits = np.iinfo(np.int8)
-        small = wide.min(initial=0) >= limits.min and wide.max(initial=0) <= limits.max
-        integers = self._editor.add_constant(
-            f"{stem}_int", wide.astype(np.int8 if small else np.int16)
-        )
-        factor = self._editor.add_constant(f"{stem}_factor", steps)
-        cast_and_mul = make_cast_and_mul(self._editor, stem, integers, factor)
-        edit.insert_before(node, *cast_and_mul)
-        return cast_and_mul[1].outputs[0]
 
     def _move_bias(self, conv: ir.Node, last: ir.Node) -> ir.Node:
         """Give the convolution the bias that is added behind it; return the last node."""

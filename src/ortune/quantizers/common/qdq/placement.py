@@ -1,4 +1,4 @@
-"""Where quantize / dequantize pairs go, so that a runtime fuses them into integer kernels.
+"""Which layers become integer, and where pairs go so that runtimes fuse them into kernels.
 
 A pair follows a tensor (before its readers), never an edge. Three kinds of tensor get one:
 
@@ -17,19 +17,161 @@ is placed by itself: a tensor that a body takes from outside has its pair inside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.core.observer import Ranges
-from ortune.graph.ir import edit
+from ortune.graph.ir import edit, qdq
 from ortune.graph.ir.uses import only_reader
 from ortune.quantizers.common import grid
-from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.qdq.runtime_rules import RULES, Treatment
-from ortune.quantizers.common.qdq.scope import Scope
+from ortune.quantizers.common.layers import Layer, find_layers, has_bounded_values, is_last
+from ortune.quantizers.common.node_filter import match_nodes
+from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Target, Treatment, has_rule
 from ortune.transforms.common.simplify.clamps import read_clamp
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+QUANTIZED = "are quantized already"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The answer of `select_scope`."""
+
+    # To become integer, by graph: the main graph first, then bodies.
+    layers: Mapping[ir.Graph, tuple[Layer, ...]]
+    excluded: frozenset[ir.Node]  # nodes that the user wants in float
+    reasons: dict[ir.Node, str]  # multiplying node that stays in float -> reason
+
+
+def select_scope(
+    model: ir.Model,
+    ops: Sequence[str],
+    *,
+    target: Target = "cpu",
+    include: Sequence[str],
+    exclude: Sequence[str],
+    keep_first: int,
+    head: bool,
+    min_side: int,
+) -> Scope:
+    """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
+
+    Raises:
+        BadSettings: A pattern matches no node.
+    """
+    excluded = match_nodes(model, exclude, "exclude")
+    only = match_nodes(model, include, "include")
+    graphs = [model.graph, *model.graph.subgraphs()]
+    layers_by_graph = {graph: list(find_layers(graph, LAYERS)) for graph in graphs}
+    candidates = [layer for part in layers_by_graph.values() for layer in part]
+    eligible = [layer for layer in candidates if layer.op in ops and layer.node not in excluded]
+    convolutions = [layer for layer in eligible if layer.op == "Conv"]
+    first = {layer.node for layer in convolutions[:keep_first]}
+    nodes = {layer.node for layer in eligible}
+    candidate_nodes = {layer.node for layer in candidates}
+    reasons: dict[ir.Node, str] = {
+        node: _explain_no_layer(node)
+        for node in edit.walk_nodes(model)
+        if node.op_type in LAYERS
+        and node.domain in ("", "ai.onnx")
+        and node not in candidate_nodes
+    }
+    for layer in candidates:
+        if layer.op not in ops:
+            reasons[layer.node] = f"are {layer.op}, which is not among `ops`"
+        elif layer.node in excluded:
+            reasons[layer.node] = "are excluded"
+        elif include and layer.node not in only:
+            reasons[layer.node] = "are not included"
+        elif layer.node in first:
+            reasons[layer.node] = "come first"
+        elif (reason := _find_unfit_reason(layer, min_side, target)) is not None:
+            reasons[layer.node] = reason
+        elif convolutions and not head and _is_head(layer, nodes):
+            reasons[layer.node] = "are the head"
+    fit = {
+        graph: tuple(layer for layer in part if layer.node not in reasons)
+        for graph, part in layers_by_graph.items()
+    }
+    return Scope(fit, excluded, reasons)
+
+
+def summarize_reasons(reasons: Mapping[ir.Node, str], done: int) -> str:
+    """Say what stays in float, counted by reason; an empty text if nothing does."""
+    if not reasons:
+        return ""
+    counted = Counter(reasons.values()).most_common()
+    text = ", ".join(f"{reason} ({count})" for reason, count in counted)
+    return (
+        f"{len(reasons)} of {wording.format_count(len(reasons) + done, 'layer')} left in float: "
+        f"those that {text}"
+    )
+
+
+def note_float_layers(model: ir.Model, reasons: Mapping[ir.Node, str], done: int) -> None:
+    """Note what stays in float; recurrent layers by name."""
+    if text := summarize_reasons(reasons, done):
+        edit.add_note(model, text)
+    recurrent = Counter(n.op_type for n in edit.walk_nodes(model) if n.op_type in RECURRENT)
+    if recurrent:
+        text = ", ".join(f"{count} {op}" for op, count in sorted(recurrent.items()))
+        edit.add_note(
+            model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them"
+        )
+
+
+def _explain_no_layer(node: ir.Node) -> str:
+    if not isinstance(node.graph, ir.Graph):
+        return "are inside local functions"
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    tensor = edit.const_tensor(weight)
+    if qdq.is_weight(weight):
+        return QUANTIZED
+    if tensor is None:
+        return "multiply two activations"
+    if tensor.dtype != ir.DataType.FLOAT:
+        return f"have {tensor.dtype.name.lower()} weights"
+    if not has_bounded_values(weight):
+        return "have infinity or NaN in the weight"
+    return "have no integer form"
+
+
+def _find_unfit_reason(layer: Layer, min_side: int, target: Target) -> str | None:
+    """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
+    groups = edit.read_attribute(layer.node, "group", 1)
+    if groups > 1 and has_rule(target, Treatment.FLOAT, layer.op, "in groups"):
+        return f"are grouped {layer.op}, which {target} refuses in integers"
+    if layer.convolves:
+        constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
+        return None if constant else "have a bias that is not constant"
+    if layer.op == "Gemm" and not _has_plain_bias(layer):
+        return "have a bias that no integer kernel adds"
+    if min(layer.shape[-2:]) < min_side:
+        return f"have a side shorter than {min_side}"
+    return None
+
+
+def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
+    """A matrix product of one row a sample that no other layer follows."""
+    shape = layer.x.shape
+    one_row = layer.op == "Gemm" or (shape is not None and len(shape) == 2)
+    return one_row and not layer.convolves and is_last(layer.node, nodes)
+
+
+def _has_plain_bias(layer: Layer) -> bool:
+    """A Gemm that the integer kernel computes: bias of one row, not scaled."""
+    if layer.bias is None:
+        return True
+    tensor = edit.const_tensor(layer.bias)
+    if tensor is None or edit.read_attribute(layer.node, "beta", 1.0) != 1.0:
+        return False
+    shape = tuple(tensor.shape.numpy())
+    return bool(shape) and shape[-1] == layer.shape[layer.axis] and shape[-1] == tensor.size
+
 
 MOVES = frozenset(row.op for row in RULES if row.treatment is Treatment.MOVES)
 """Operators that only move values: the output takes the input's grid.
@@ -59,10 +201,6 @@ class Placement:
     followers: frozenset[ir.Node]  # nodes between that become integer too
     # Tensors of float layers that a pair on either side would make integer.
     guarded: frozenset[ir.Value]
-
-    def list_range_tensors(self) -> list[ir.Value]:
-        """Return the tensors whose ranges are needed."""
-        return list(dict.fromkeys(self.tensors.values()))
 
 
 def place_all(
@@ -111,25 +249,42 @@ def place_pairs(
         through: Operators that may be followers, but for the nodes `excluded`.
         float_outputs: Convolutions may write float, and do unless integers are read.
     """
-    conv_outputs = {
-        output
-        for layer in layers
-        if layer.convolves and usable(output := find_integer_output(layer.node))
-    }
-    placed = [
-        layer
-        for layer in layers
-        if usable(layer.x)
-        and (
-            float_outputs or not layer.convolves or find_integer_output(layer.node) in conv_outputs
-        )
-    ]
+    outputs = [find_integer_output(layer.node) for layer in layers if layer.convolves]
+    conv_outputs = set(filter(usable, outputs))
+    placed = [layer for layer in layers if usable(layer.x)]
+    if not float_outputs:
+        placed = [
+            layer
+            for layer in placed
+            if not layer.convolves or find_integer_output(layer.node) in conv_outputs
+        ]
     layer_inputs = {layer.x for layer in placed}
     conv_outputs &= {find_integer_output(layer.node) for layer in placed}
     at_work = {layer.node for layer in placed}
     free = [n for n in graph if n not in at_work and n not in excluded and _can_follow(n, through)]
-    reached, source = _propagate_forward(free, layer_inputs | conv_outputs, usable)
-    kept = _propagate_backward(reached, layer_inputs)
+    integers = set(layer_inputs | conv_outputs)
+    source: dict[ir.Value, ir.Value] = {}
+    reached: dict[ir.Node, list[ir.Value]] = {}
+    for node in free:
+        inputs = [value for value in float_inputs(node) if value is not None]
+        ready = [value in integers for value in inputs]
+        if not any(ready):
+            continue
+        if not all(ready) and not (node.op_type == "Concat" and _can_join(node, inputs, usable)):
+            continue
+        moves = node.op_type in MOVES
+        outputs = list(node.outputs) if moves else [find_integer_output(node)]
+        if moves:
+            source |= {out: source.get(inputs[0], inputs[0]) for out in outputs}
+        elif not all(map(usable, outputs)):
+            continue
+        reached[node] = outputs
+        integers.update(outputs)
+    needed, kept = set(layer_inputs), []
+    for node in reversed(reached):
+        if any(out in needed for out in reached[node]):
+            kept.append(node)
+            needed.update(value for value in float_inputs(node) if value is not None)
     inner = {out for node in kept for out in reached[node]}
     read = {value for node in kept for value in float_inputs(node) if value is not None}
     whole = set() if float_outputs else conv_outputs | inner
@@ -140,19 +295,10 @@ def place_pairs(
         for value in (*dict.fromkeys(captured), *_in_order(graph))
         if value in chosen
     }
-    guarded = {
-        find_integer_output(node)
-        for node in graph
-        if node.op_type in GREEDY and node not in at_work and node.inputs[0] in whole
-    }
-    return Placement(
-        graph,
-        tuple(placed),
-        tensors,
-        frozenset(whole),
-        frozenset(kept),
-        frozenset(guarded & chosen),
-    )
+    greedy = [node for node in graph if node.op_type in GREEDY and node not in at_work]
+    guarded = {find_integer_output(node) for node in greedy if node.inputs[0] in whole}
+    parts = (frozenset(whole), frozenset(kept), frozenset(guarded & chosen))
+    return Placement(graph, tuple(placed), tensors, *parts)
 
 
 def find_integer_output(node: ir.Node) -> ir.Value:
@@ -207,31 +353,6 @@ def _can_follow(node: ir.Node, through: Sequence[str]) -> bool:
             return True
 
 
-def _propagate_forward(
-    nodes: Iterable[ir.Node], start: set[ir.Value], usable: Callable[[ir.Value], bool]
-) -> tuple[dict[ir.Node, list[ir.Value]], dict[ir.Value, ir.Value]]:
-    """Find every node that integers can reach, with the tensors that would carry its results."""
-    integers = set(start)
-    source: dict[ir.Value, ir.Value] = {}
-    reached: dict[ir.Node, list[ir.Value]] = {}
-    for node in nodes:
-        inputs = [value for value in float_inputs(node) if value is not None]
-        ready = [value in integers for value in inputs]
-        if not any(ready):
-            continue
-        if not all(ready) and not (node.op_type == "Concat" and _can_join(node, inputs, usable)):
-            continue
-        moves = node.op_type in MOVES
-        outputs = list(node.outputs) if moves else [find_integer_output(node)]
-        if moves:
-            source |= {out: source.get(inputs[0], inputs[0]) for out in outputs}
-        elif not all(map(usable, outputs)):
-            continue
-        reached[node] = outputs
-        integers.update(outputs)
-    return reached, source
-
-
 def _can_join(
     node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value], bool]
 ) -> bool:
@@ -241,17 +362,6 @@ def _can_join(
         edit.const_tensor(value) is None and not is_captured(value, home) and usable(value)
         for value in inputs
     )
-
-
-def _propagate_backward(
-    reached: dict[ir.Node, list[ir.Value]], targets: set[ir.Value]
-) -> list[ir.Node]:
-    needed, kept = set(targets), []
-    for node in reversed(reached):
-        if any(out in needed for out in reached[node]):
-            kept.append(node)
-            needed.update(value for value in float_inputs(node) if value is not None)
-    return kept
 
 
 def _in_order(graph: ir.Graph) -> Iterable[ir.Value]:

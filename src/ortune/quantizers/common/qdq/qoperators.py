@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from ortune.graph.ir import edit, qdq
 from ortune.graph.ir.uses import has_single_use, only_reader
-from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.layers import Layer
 from ortune.quantizers.common.nodes import (
     add_constants,
@@ -19,6 +18,7 @@ from ortune.quantizers.common.nodes import (
     make_dequantize,
     replace_output,
     replace_value,
+    transfer_attributes,
 )
 from ortune.quantizers.common.qdq.placement import OPSET
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
@@ -97,11 +97,7 @@ class Operators:
             if after is None or grid is None or not is_redundant_clamp(behind, grid):
                 return None
             behind = after
-        if (
-            behind is None
-            or behind.op_type != "QuantizeLinear"
-            or not qdq.has_runtime_domain(behind)
-        ):
+        if behind is None or not _is_quantize(behind):
             return None
         integers = self._read_integers(behind, behind.outputs[0])
         return integers if integers is not None and integers.grid.single else None
@@ -149,9 +145,8 @@ class Operators:
         columns = tensor is not None and len(tensor.shape) == 2 and b.grid.axis % 2 == 1
         if not b.grid.single and not columns:
             return None
-        return IntegerOperator(
-            "QLinearMatMul", [*a.parts, *b.parts, end.scale, end.zero], {}, end.node
-        )
+        inputs: Inputs = [*a.parts, *b.parts, end.scale, end.zero]
+        return IntegerOperator("QLinearMatMul", inputs, {}, end.node)
 
     def _convert_gemm(self, node: ir.Node) -> IntegerOperator | None:
         a, b = self._read_input(node.inputs[0]), self._read_input(node.inputs[1], scalar=False)
@@ -167,9 +162,8 @@ class Operators:
         inputs: Inputs = [*a.parts, *b.parts, bias[0] if bias else None]
         end = self._read_output(node)
         if end is not None and end.has_same_dtype(a):
-            return IntegerOperator(
-                "QGemm", [*inputs, end.scale, end.zero], attributes, end.node, True
-            )
+            inputs += [end.scale, end.zero]
+            return IntegerOperator("QGemm", inputs, attributes, end.node, True)
         return IntegerOperator("QGemm", inputs, attributes, node, True)
 
     def _convert_elementwise(self, node: ir.Node) -> IntegerOperator | None:
@@ -198,9 +192,8 @@ class Operators:
             return None
         if len(node.outputs) > 1 and node.outputs[1].uses():
             return None
-        return IntegerOperator(
-            node.op_type, [x.values, *node.inputs[1:]], node.attributes, end.node
-        )
+        inputs: Inputs = [x.values, *node.inputs[1:]]
+        return IntegerOperator(node.op_type, inputs, node.attributes, end.node)
 
     def _convert_bias(self, node: ir.Node, x: Integers, w: Integers) -> list[ir.Value] | None:
         """Return the bias in the steps of the product, no item without one; None: impossible."""
@@ -237,7 +230,7 @@ def is_redundant_clamp(node: ir.Node, grid: qdq.ConstantGrid) -> bool:
 _CUTS = ("Relu", "Clip")
 
 
-def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
+def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> None:
     """Put a Sum of one behind every product that its readers would keep in float.
 
     onnxruntime's CPU provider takes a product between pairs only with everything behind it
@@ -249,9 +242,6 @@ def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
 
     In every other case the product stays in float, and its weight is made float in every run:
     slower than no pair at all. What the Sum copies is small beside that.
-
-    Returns:
-        How many were.
     """
     ends = [_find_product_output(layer.node) for layer in layers if not layer.convolves]
     wrong = [end for end in dict.fromkeys(ends) if not _has_integer_kernel(end)]
@@ -263,92 +253,70 @@ def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
         if end.is_graph_output():
             assert home is not None
             replace_output(editor, home, end, whole)
-    return len(wrong)
 
 
-def write_hard_swish(model: ir.Model, editor: edit.Editor) -> int:
+def write_hard_swish(model: ir.Model, editor: edit.Editor) -> None:
     """Write hard-swish between pairs as an Add and a Mul, which onnxruntime computes in integers.
 
     ``x clip(a x + b, 0, 1)``: the grid of the line's result ends at 0 and 1, so that rounding onto
     it clips. The same integers with steps `a` times as large stand for ``a x``.
-
-    Returns:
-        How many were.
     """
-    sites = (_find_hard_swish(node) for node in list(edit.walk_nodes(model)))
-    return sum(_write_line(editor, site) for site in sites if site is not None)
-
-
-@dataclass(frozen=True)
-class _HardSwish:
-    node: ir.Node  # the HardSwish, or the HardSigmoid in front of a Mul
-    late: ir.Node  # the DequantizeLinear of what it reads
-    grid: qdq.ConstantGrid
-    slope: float
-    offset: float
-
-
-def _find_hard_swish(node: ir.Node) -> _HardSwish | None:
-    """Return a hard-swish between pairs; None of any other node."""
-    if node.domain or node.op_type not in ("HardSwish", "HardSigmoid"):
-        return None
-    whole, slope, offset = node.op_type == "HardSwish", 1 / 6, 0.5
-    product = node if whole else only_reader(node.outputs[0])
-    if not whole:
-        slope = float(edit.read_attribute(node, "alpha", 0.2))
-        offset = float(edit.read_attribute(node, "beta", offset))
-    x = node.inputs[0]
-    if product is None or (not whole and (product.op_type != "Mul" or x not in product.inputs)):
-        return None
-    reader = only_reader(product.outputs[0])
-    late = qdq.find_runtime_producer(x, "DequantizeLinear")
-    grid = None if late is None else qdq.read_grid(late)
-    if late is None or grid is None or reader is None or not _is_quantize(reader):
-        return None
-    plain = grid.single and grid.zero.dtype.itemsize == 1 and grid.scale.dtype == np.float32
-    fits = plain and qdq.is_rounded(x) and len(late.inputs) == 3 and slope > 0 and offset > 0
-    return _HardSwish(node, late, grid, slope, offset) if fits else None
-
-
-def _write_line(editor: edit.Editor, site: _HardSwish) -> bool:
-    node, stem, dtype = site.node, str(site.node.outputs[0].name), site.grid.zero.dtype
-    x, integers, zero = node.inputs[0], site.late.inputs[0], site.late.inputs[2]
-    assert x is not None
-    assert integers is not None
-    assert zero is not None
-    slope = np.asarray(site.grid.scale * np.float32(site.slope), np.float32)
-    (steep,) = add_constants(editor, stem, slope=slope)
-    shift = add_constants(
-        editor,
-        f"{stem}_offset",
-        one=np.asarray(1, dtype),
-        scale=np.asarray(site.offset, np.float32),
-        zero=np.asarray(0, dtype),
-    )
-    unit = add_constants(
-        editor,
-        f"{stem}_unit",
-        scale=np.asarray(1 / 255, np.float32),
-        zero=np.asarray(np.iinfo(dtype).min, dtype),
-    )
-    parts = (
-        make_dequantize(editor, f"{stem}_steep", [integers, steep, zero]),
-        make_dequantize(editor, f"{stem}_offset", shift),
-    )
-    line = editor.make_node("Add", [part.outputs[0] for part in parts], name=f"{stem}_line")
-    clip = editor.make_node("QuantizeLinear", [line.outputs[0], *unit], name=f"{stem}_line_q")
-    gate = make_dequantize(editor, f"{stem}_line", [clip.outputs[0], *unit])
-    clip.outputs[0].dtype = ir.DataType.from_numpy(dtype)
-    nodes, end = [*parts, line, clip, gate], gate.outputs[0]
-    if node.op_type == "HardSwish":
-        nodes.append(editor.make_node("Mul", [x, end], name=f"{stem}_gated"))
-        end = nodes[-1].outputs[0]
-    for value in (line.outputs[0], clip.outputs[0], gate.outputs[0]):
-        value.shape = x.shape
-    line.outputs[0].type = x.type
-    edit.insert_before(node, *nodes)
-    replace_value(node.outputs[0], end)
-    return True
+    for node in list(edit.walk_nodes(model)):
+        if node.domain or node.op_type not in ("HardSwish", "HardSigmoid"):
+            continue
+        whole, slope, offset = node.op_type == "HardSwish", 1 / 6, 0.5
+        x, product = node.inputs[0], node if whole else only_reader(node.outputs[0])
+        if not whole:
+            slope = float(edit.read_attribute(node, "alpha", 0.2))
+            offset = float(edit.read_attribute(node, "beta", offset))
+            if product is None or product.op_type != "Mul" or x not in product.inputs:
+                continue
+        reader = None if product is None else only_reader(product.outputs[0])
+        late = qdq.find_runtime_producer(x, "DequantizeLinear")
+        grid = None if late is None else qdq.read_grid(late)
+        if late is None or grid is None or reader is None or not _is_quantize(reader):
+            continue
+        plain = grid.single and grid.zero.dtype.itemsize == 1 and grid.scale.dtype == np.float32
+        if not (
+            plain and qdq.is_rounded(x) and len(late.inputs) == 3 and slope > 0 and offset > 0
+        ):
+            continue
+        (integers, _, zero), stem, dtype = late.inputs, str(node.outputs[0].name), grid.zero.dtype
+        assert x is not None
+        assert integers is not None
+        assert zero is not None
+        steps = np.asarray(grid.scale * np.float32(slope), np.float32)
+        (steep,) = add_constants(editor, stem, slope=steps)
+        shift = add_constants(
+            editor,
+            f"{stem}_offset",
+            one=np.asarray(1, dtype),
+            scale=np.asarray(offset, np.float32),
+            zero=np.asarray(0, dtype),
+        )
+        unit = add_constants(
+            editor,
+            f"{stem}_unit",
+            scale=np.asarray(1 / 255, np.float32),
+            zero=np.asarray(np.iinfo(dtype).min, dtype),
+        )
+        parts = (
+            make_dequantize(editor, f"{stem}_steep", [integers, steep, zero]),
+            make_dequantize(editor, f"{stem}_offset", shift),
+        )
+        line = editor.make_node("Add", [part.outputs[0] for part in parts], name=f"{stem}_line")
+        clip = editor.make_node("QuantizeLinear", [line.outputs[0], *unit], name=f"{stem}_line_q")
+        gate = make_dequantize(editor, f"{stem}_line", [clip.outputs[0], *unit])
+        clip.outputs[0].dtype = ir.DataType.from_numpy(dtype)
+        nodes, end = [*parts, line, clip, gate], gate.outputs[0]
+        if whole:
+            nodes.append(editor.make_node("Mul", [x, end], name=f"{stem}_gated"))
+            end = nodes[-1].outputs[0]
+        for value in (line.outputs[0], clip.outputs[0], gate.outputs[0]):
+            value.shape = x.shape
+        line.outputs[0].type = x.type
+        edit.insert_before(node, *nodes)
+        replace_value(node.outputs[0], end)
 
 
 def _find_product_output(node: ir.Node) -> ir.Value:

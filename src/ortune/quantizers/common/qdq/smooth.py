@@ -41,11 +41,9 @@ class Smoothing:
 
     def scale_weight(self, layer: Layer, array: NDArray[Any]) -> NDArray[Any]:
         """Fit a weight to the changed activation."""
-        rows = (
-            np.ones(self.count_input_channels(layer), np.float32)
-            if self.factor is None
-            else self.factor
-        )
+        rows = self.factor
+        if rows is None:
+            rows = np.ones(self.count_input_channels(layer), np.float32)
         rows = np.where(np.isin(np.arange(len(rows)), self.split), np.float32(0), rows)
         return array * np.expand_dims(rows, layer.axis)
 
@@ -106,9 +104,8 @@ def compute_smoothing(
     outputs = sum(layer.shape[layer.axis] for layer in layers)
     if 2 * outputs <= width and (split := _find_outliers(reach, most)):
         remaining_bounds = np.delete(bounds, split, axis=0)
-        return Smoothing(
-            None, split, Range(float(remaining_bounds.min()), float(remaining_bounds.max()))
-        )
+        seen = Range(float(remaining_bounds.min()), float(remaining_bounds.max()))
+        return Smoothing(None, split, seen)
     if not alpha:
         return None
     rows = np.maximum.reduce([_compute_row_maxima(layer) for layer in layers])
@@ -199,11 +196,9 @@ def _find_scalable_parts(
     value: ir.Value | None, width: int, readers: Collection[ir.Node]
 ) -> list[_Part] | None:
     """Return the constants to multiply; None when the factors cannot go up from this value."""
-    if (
-        value is None
-        or value.is_graph_output()
-        or any(u.node not in readers for u in value.uses())
-    ):
+    if value is None or value.is_graph_output():
+        return None
+    if any(use.node not in readers for use in value.uses()):
         return None
     node = value.producer()
     if node is None or node.domain or any(output.uses() for output in node.outputs[1:]):
@@ -214,16 +209,22 @@ def _find_scalable_parts(
         case "Relu" | "LeakyRelu":
             return _find_scalable_parts(node.inputs[0], width, {node})
         case "LayerNormalization":
-            parts = [
-                _Part(node, i)
-                for i, operand in enumerate(node.inputs)
-                if i and operand is not None
-            ]
+            places = [k for k, operand in enumerate(node.inputs) if k and operand is not None]
+            parts = [_Part(node, k) for k in places]
             return parts if all(_read_shape(part) == (width,) for part in parts) else None
         case "Mul" | "Add":
             return _find_operand_parts(node, width)
         case "MatMul" | "Gemm":
-            return _find_product_parts(node, width)
+            weight = _Part(node, 1, first=bool(edit.read_attribute(node, "transB", 0)))
+            size = _read_shape(weight)
+            if size is None or len(size) != 2 or size[0 if weight.first else 1] != width:
+                return None
+            if len(node.inputs) < 3 or node.inputs[2] is None:
+                return [weight]
+            bias = _Part(node, 2)
+            size = _read_shape(bias)
+            fits = size is not None and (size[-1:] or (1,))[0] in (1, width)
+            return [weight, bias] if fits else None
         case _:
             return None
 
@@ -243,21 +244,10 @@ def _find_operand_parts(node: ir.Node, width: int) -> list[_Part] | None:
         return None if above is None else parts + above
     if node.op_type == "Add" or node.inputs[0] is node.inputs[1]:
         return None
-    return _find_scalable_parts(node.inputs[1], width, {node}) or _find_scalable_parts(
-        node.inputs[0], width, {node}
+    first, second = node.inputs[:2]
+    return _find_scalable_parts(second, width, {node}) or _find_scalable_parts(
+        first, width, {node}
     )
-
-
-def _find_product_parts(node: ir.Node, width: int) -> list[_Part] | None:
-    weight = _Part(node, 1, first=bool(edit.read_attribute(node, "transB", 0)))
-    size = _read_shape(weight)
-    if size is None or len(size) != 2 or size[0 if weight.first else 1] != width:
-        return None
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return [weight]
-    bias = _Part(node, 2)
-    size = _read_shape(bias)
-    return [weight, bias] if size is not None and (size[-1:] or (1,))[0] in (1, width) else None
 
 
 def _read_shape(part: _Part) -> tuple[int, ...] | None:

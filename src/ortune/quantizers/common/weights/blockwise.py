@@ -24,12 +24,12 @@ import onnx_ir as ir
 
 from ortune.core import wording
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.observer import Moments, Observer, Probe, Ranges
+from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.graph.shapes.infer import infer_shapes
-from ortune.quantizers.common.block_grid import (
+from ortune.quantizers.common.grid import (
     SLAB,
     Array,
     Bits,
@@ -43,15 +43,15 @@ from ortune.quantizers.common.block_grid import (
 )
 from ortune.quantizers.common.layers import flatten_model, is_last, refuse_without_layers
 from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.weights.matmuls import (
+from ortune.quantizers.common.weights.write import (
     UNKNOWN_RANK,
     BlockableWeights,
     Product,
     Rows,
     TableLookup,
+    Writer,
     find_blockable_weights,
 )
-from ortune.quantizers.common.weights.write import Writer
 from ortune.transforms.common.raise_version import raise_to
 
 Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
@@ -132,9 +132,8 @@ class BlockWeights(Quantizer):
             return []
         flatten_model(model)
         observer = catalog.load_plugin(Observer, "moments")()
-        names = dict.fromkeys(
-            str(product.x.name) for product in self._find_weights(model).products
-        )
+        products = self._find_weights(model).products
+        names = dict.fromkeys(str(product.x.name) for product in products)
         return [Probe(name, observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
@@ -143,16 +142,12 @@ class BlockWeights(Quantizer):
         if UNKNOWN_RANK in weights.skipped and infer_shapes(model):
             weights = self._find_weights(model)
         if not weights.products and not weights.tables:
-            reason = (
-                weights.describe_skipped()
-                or f"no {', '.join(self.blockable_ops or self.ops)} reads one"
-            )
+            reason = weights.describe_skipped()
+            reason = reason or f"no {', '.join(self.blockable_ops or self.ops)} reads one"
             convolutions = sum("Conv" in node.op_type for node in edit.walk_nodes(model))
             if convolutions:
-                reason += (
-                    "; no kernel for weights in blocks: "
-                    f"{wording.format_count(convolutions, 'convolution')}"
-                )
+                counted = wording.format_count(convolutions, "convolution")
+                reason += f"; no kernel for weights in blocks: {counted}"
             refuse_without_layers(
                 model,
                 f"no weight to store in {wording.format_count(self.spec.bits, 'bit')}: {reason}",
@@ -162,9 +157,13 @@ class BlockWeights(Quantizer):
             raise_to(model, BLOCK_OPSET)
             weights = self._find_weights(model)
         writer = Writer(model, self.accuracy_level, standard=standard)
-        groups = (
-            _split_products(_group_by_weight(weights)) if standard else _group_by_weight(weights)
-        )
+        groups = _group_by_weight(weights)
+        if standard:  # a weight of its own for every product: onnxruntime 1.31.1 fuses one reader
+            groups = [
+                (rows, products[at : at + 1], [] if at else tables)
+                for rows, products, tables in groups
+                for at in range(max(1, len(products)))
+            ]
         orders = _Orders(ranges, self.damping, self.act_order)
         for rows, products, tables in groups:
             order = orders.find_order(products) if self.method == "gptq" else None
@@ -193,9 +192,7 @@ class BlockWeights(Quantizer):
         )
         if not self.head:
             nodes = {product.node for product in weights.products}
-            kept = [
-                candidate for candidate in weights.products if not is_last(candidate.node, nodes)
-            ]
+            kept = [product for product in weights.products if not is_last(product.node, nodes)]
             weights.skipped["last product"] += len(weights.products) - len(kept)
             weights.products = kept
         return weights
@@ -243,15 +240,6 @@ def _group_by_weight(weights: BlockableWeights) -> list[Group]:
     return list(groups.values())
 
 
-def _split_products(groups: Sequence[Group]) -> list[Group]:
-    """Give every product a weight of its own: onnxruntime 1.31.1 fuses one reader of a weight."""
-    split_groups: list[Group] = []
-    for rows, products, tables in groups:
-        split_groups.append((rows, products[:1], tables))
-        split_groups += [(rows, [product], []) for product in products[1:]]
-    return split_groups
-
-
 class _Orders:
     """Finds the order of a weight's columns; layers that read one tensor share it."""
 
@@ -266,32 +254,24 @@ class _Orders:
         branches that no sample takes.
         """
         names = tuple(dict.fromkeys(str(product.x.name) for product in products))
-        if self._last[0] != names:
-            self._last = (names, self._compute_order(names))
-        return self._last[1]
-
-    def _compute_order(self, names: Sequence[str]) -> Order | None:
-        seen: list[Moments] = []
-        for name in names:
-            observation = self._ranges.get(name)
-            if not self._ranges:
-                raise BadData(
-                    f"the values of '{name}' were not observed",
-                    fix="give samples with --data, or use method=hqq: it needs none",
-                )
-            if (
-                observation is not None
-                and observation.moments is not None
-                and observation.moments.count
-            ):
-                seen.append(observation.moments)
-        if not seen:
-            return None
-        count = sum(moments.count for moments in seen)
-        second = np.zeros_like(seen[0].second[0])
-        for moments in seen:
-            second += moments.count / count * moments.second[0]
-        return compute_order(second, self._damping, act_order=self._act_order)
+        if self._last[0] == names:
+            return self._last[1]
+        if names and not self._ranges:
+            raise BadData(
+                f"the values of '{names[0]}' were not observed",
+                fix="give samples with --data, or use method=hqq: it needs none",
+            )
+        observations = [self._ranges[name].moments for name in names if name in self._ranges]
+        seen = [moments for moments in observations if moments is not None and moments.count]
+        order = None
+        if seen:
+            count = sum(moments.count for moments in seen)
+            second = np.zeros_like(seen[0].second[0])
+            for moments in seen:
+                second += moments.count / count * moments.second[0]
+            order = compute_order(second, self._damping, act_order=self._act_order)
+        self._last = (names, order)
+        return order
 
 
 LAZY = 128
@@ -403,9 +383,9 @@ def _refine_chunk(folded: Array, start: BlockSteps, spec: BlockSpec, dtype: Any)
     best = np.full(start.scale.shape, np.inf, folded.dtype)
     kept = BlockSteps(start.scale.copy(), start.zero.copy())
     for factor in STARTS:
-        scale = (
-            start.scale if factor == 1.0 else round_steps(start.scale * np.float32(factor), dtype)
-        )
+        scale = start.scale
+        if factor != 1.0:
+            scale = round_steps(scale * np.float32(factor), dtype)
         steps = BlockSteps(scale, start.zero)
         integers, error = _keep_better(folded, steps, spec, best, kept)
         # Return the grids that fit the weights less their sparse errors best, integers given.

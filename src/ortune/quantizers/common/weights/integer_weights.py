@@ -1,8 +1,12 @@
-"""Stores the weights and biases of layers as integers behind DequantizeLinear."""
+"""Weights and biases of layers, and tables that are looked up, stored as integers.
+
+Rows of a table are looked up as stored, and only those made float: a DequantizeLinear in front of
+the Gather would make the whole table float in every run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -10,10 +14,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.graph.ir import edit
+from ortune.graph.ir.match import nodes_of
 from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid, quantize_bias
 from ortune.quantizers.common.layers import Layer, has_bounded_values, resolve_transpose
-from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
+from ortune.quantizers.common.nodes import (
+    add_constants,
+    discard_upstream,
+    make_dequantize,
+    replace_value,
+)
 from ortune.quantizers.common.qdq.runtime_rules import Target, Treatment, has_rule
 from ortune.quantizers.common.qdq.smooth import Smoothing, add_product
 
@@ -98,17 +109,19 @@ class Packer:
         source, order = resolve_transpose(layer.weight)
         axes = self._axes[source]
         axis = layer.axis if len(axes) == 1 and None not in axes else None
-        alpha = self._take_alpha(layer.node)
+        # The integer kernel of a Gemm has no factor.
+        alpha = float(edit.read_attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
+        if alpha != 1.0:
+            layer.node.attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
         kept = order if self._straight else ()
         key = (source, alpha, None if smooth is None else layer.x, kept)
         array = layer.read_weight() if alpha == 1.0 else layer.read_weight() * np.float32(alpha)
         fitted = array if smooth is None else smooth.scale_weight(layer, array)
         stored = self._stored.get(key)
-        grid = (
-            make_weight_grid(fitted, axis, self._kind, reduce_range=self._reduce_range)
-            if stored is None
-            else replace(stored.grid, axis=axis)
-        )
+        if stored is None:
+            grid = make_weight_grid(fitted, axis, self._kind, reduce_range=self._reduce_range)
+        else:
+            grid = replace(stored.grid, axis=axis)
         whole = layer.bias is None or self._float_bias
         wide = grid if whole else self._quantize_bias(layer, layer.node, 2, grid, step)
         if stored is None or not np.array_equal(wide.scale, stored.grid.scale):
@@ -119,9 +132,8 @@ class Packer:
             last = self._join_bias(layer, replace(stored.grid, axis=axis), step)
         if smooth is not None and smooth.split:
             add_product(self._editor, layer, array, smooth.split, last)
-        layer.node.replace_input_with(
-            1, self._dequantize_weight(stored, order, _find_graph(layer.node))
-        )
+        rounded = self._dequantize_weight(stored, order, _find_graph(layer.node))
+        layer.node.replace_input_with(1, rounded)
         discard_upstream(layer.weight)
 
     def list_stored_weights(self) -> dict[ir.Value, StoredWeight]:
@@ -170,14 +182,6 @@ class Packer:
             self._read[key] = new_nodes[-1].outputs[0]
         return self._read[key]
 
-    @staticmethod
-    def _take_alpha(node: ir.Node) -> float:
-        """Take the factor off a Gemm: the integer kernel has none."""
-        alpha = float(edit.read_attribute(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
-        if alpha != 1.0:
-            node.attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
-        return alpha
-
     def _join_bias(self, layer: Layer, grid: Grid, step: NDArray[np.float32]) -> ir.Node:
         """Keep what onnxruntime makes of a MatMul and an Add behind it in integers.
 
@@ -212,9 +216,8 @@ class Packer:
         stem = str(old.name)
         zero = np.zeros(scale.shape, np.int32)
         parts = add_constants(self._editor, stem, int=values, scale=scale, zero=zero)
-        dequantize = make_dequantize(
-            self._editor, stem, parts, 0 if wide.axis is not None else None
-        )
+        axis = None if wide.axis is None else 0
+        dequantize = make_dequantize(self._editor, stem, parts, axis)
         edit.insert_first(_find_graph(node), dequantize)
         node.replace_input_with(index, dequantize.outputs[0])
         edit.discard_constant(old)
@@ -236,3 +239,99 @@ def find_lookups(source: ir.Value) -> list[ir.Node]:
 def _find_graph(node: ir.Node) -> ir.Graph:
     assert node.graph is not None
     return node.graph
+
+
+SMALLEST_TABLE = 1024
+"""Tables with fewer elements stay in float."""
+
+
+def find_tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
+    """Return the float32 tables that rows are looked up in, with the nodes that do so."""
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    for node in nodes_of(model, "Gather"):
+        source = node.inputs[0]
+        tensor = edit.const_tensor(source)
+        if source is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            continue
+        if (
+            len(tensor.shape) == 2
+            and tensor.size >= SMALLEST_TABLE
+            and has_bounded_values(source)
+            and node in find_lookups(source)
+        ):
+            readers.setdefault(source, []).append(node)
+    return readers
+
+
+def store_tables(
+    model: ir.Model,
+    editor: edit.Editor,
+    tables: Mapping[ir.Value, Sequence[ir.Node]],
+    stored: Mapping[ir.Value, StoredWeight],
+    excluded: Collection[ir.Node],
+    *,
+    alone: bool,
+) -> None:
+    """Store tables as int8, for every node that looks rows up in them; note how many were.
+
+    A table of its own has one step a column. One that a layer multiplies too (a tied embedding)
+    is stored once, with the steps of the layer.
+
+    Args:
+        stored: Weights that layers have stored, by their float constant.
+        alone: Whether tables that no layer multiplies are stored.
+    """
+    count = 0
+    for source, nodes in tables.items():
+        gathers = [node for node in nodes if node not in excluded]
+        if gathers and (alone or source in stored):
+            table = stored.get(source)
+            if table is None:
+                array = edit.const_array(source)
+                assert array is not None
+                grid, name = make_weight_grid(array, 1), str(source.name)
+                whole = grid.quantize(array)
+                table = StoredWeight.add_weight(editor, name, whole, grid, 1, (0, 1))
+            for node in gathers:
+                look_up(editor, node, table)
+            edit.discard_constant(source)
+            count += 1
+    if count:
+        edit.add_note(model, f"{wording.format_count(count, 'embedding table')} made int8")
+    if len(tables) > count:
+        edit.add_note(
+            model, f"{wording.format_count(len(tables) - count, 'embedding table')} left in float"
+        )
+
+
+def look_up(editor: edit.Editor, node: ir.Node, table: StoredWeight) -> None:
+    """Gather integers and make those float that were found."""
+    output = node.outputs[0]
+    stem = str(output.name)
+    rows = editor.make_node("Gather", [table.integers, node.inputs[1]], name=f"{stem}_rows")
+    rows.outputs[0].shape, rows.outputs[0].dtype = output.shape, table.dtype
+    new_nodes = [rows, *_dequantize_rows(editor, stem, rows.outputs[0], node, table)]
+    edit.insert_after(node, *new_nodes)
+    replace_value(output, new_nodes[-1].outputs[0])
+    new_nodes[-1].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+
+
+def _dequantize_rows(
+    editor: edit.Editor, stem: str, rows: ir.Value, node: ir.Node, table: StoredWeight
+) -> Iterator[ir.Node]:
+    """Yield what makes the rows found float: each has the step of its channel, or of its row."""
+    if table.axis != 0:
+        axis = None if table.axis is None else -1
+        yield make_dequantize(editor, stem, [rows, table.scale, table.zero], axis)
+        return
+    # DequantizeLinear takes no step a row: it takes the zero points off, the steps follow.
+    zero = table.grid.zero.reshape(-1)[:1].reshape(())
+    parts = add_constants(editor, stem, one=np.asarray(1, np.float32), zero=np.asarray(zero))
+    whole = make_dequantize(editor, f"{stem}_whole", [rows, *parts], None)
+    steps = editor.make_node("Gather", [table.scale, node.inputs[1]], name=f"{stem}_steps")
+    last = editor.add_constant("last_axis", np.array([-1], np.int64))
+    column = editor.make_node("Unsqueeze", [steps.outputs[0], last], name=f"{stem}_column")
+    yield whole
+    yield steps
+    yield column
+    yield editor.make_node("Mul", [whole.outputs[0], column.outputs[0]], name=f"{stem}_wide")

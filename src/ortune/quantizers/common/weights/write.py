@@ -1,18 +1,222 @@
-"""Write packed weights into a model, in onnxruntime's operators or in standard ones."""
+"""Weights that can be cut into blocks, and how packed ones are written into a model.
+
+What is passed over is counted with its reason, so that a step with nothing to do says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT, find_input
-from ortune.quantizers.common.block_grid import SLAB, PackedWeight, pack_integers, unpack_integers
+from ortune.quantizers.common.grid import SLAB, PackedWeight, pack_integers, unpack_integers
+from ortune.quantizers.common.layers import has_bounded_values
 from ortune.quantizers.common.nodes import replace_value
-from ortune.quantizers.common.weights.matmuls import Product, Rows, TableLookup
+
+UNKNOWN_RANK = "Gather with indices of unknown rank"
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A constant seen as rows that blocks are cut along; equal for all that read it so."""
+
+    base: ir.Value  # the constant, shape [rows, width], or the other way round where `turned`
+    turned: bool  # rows are the columns of `base`
+    factor: float = 1.0  # all weights are multiplied by it (Gemm's alpha)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and width."""
+        tensor = edit.const_tensor(self.base)
+        assert tensor is not None
+        first, second = (int(size) for size in tensor.shape.numpy())
+        return (second, first) if self.turned else (first, second)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Data type of the weight, float32 or float16."""
+        tensor = edit.const_tensor(self.base)
+        assert tensor is not None
+        return tensor.dtype
+
+    def read_slabs(self, elements: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield float32 copies of some rows at a time."""
+        whole = edit.const_array(self.base)
+        assert whole is not None
+        count, width = self.shape
+        step = max(1, elements // width)
+        for start in range(0, count, step):
+            part = slice(start, min(start + step, count))
+            rows = whole[:, part].T if self.turned else whole[part]
+            copy = np.array(rows, np.float32, order="C")
+            yield part, copy if self.factor == 1.0 else copy * np.float32(self.factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A MatMul or Gemm with a constant right side: the weight has one row an output channel.
+
+    Inputs are read off the node: what makes them may have been replaced meanwhile.
+    """
+
+    node: ir.Node
+    rows: Rows
+
+    @property
+    def x(self) -> ir.Value:
+        """What is multiplied."""
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class TableLookup:
+    """A Gather along the first axis of a constant table."""
+
+    node: ir.Node
+    rows: Rows
+    rank: int
+
+    @property
+    def indices(self) -> ir.Value:
+        """Indices of the entries that are read."""
+        indices = self.node.inputs[1]
+        assert indices is not None
+        return indices
+
+
+@dataclass
+class BlockableWeights:
+    """What a model holds, and why how many nodes were passed over."""
+
+    products: list[Product] = field(default_factory=list)
+    tables: list[TableLookup] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def describe_skipped(self) -> str:
+        """Return the reasons with their counts, most frequent first."""
+        return ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
+
+
+def find_blockable_weights(
+    model: ir.Model,
+    ops: Collection[str],
+    *,
+    min_size: int,
+    whole: int = 1,
+    among: Collection[ir.Node],
+) -> BlockableWeights:
+    """List the weights of the main graph and of all bodies.
+
+    Args:
+        model: Local functions are not looked into.
+        min_size: Weights with fewer elements are passed over.
+        whole: A product's inputs must be a multiple of it.
+    """
+    weights = BlockableWeights()
+    for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
+        if node.domain or node.op_type not in ops:
+            continue
+        if node not in among:
+            weights.skipped[f"{node.op_type} left out by name"] += 1
+            continue
+        result = _read_table(node) if node.op_type == "Gather" else _read_product(node)
+        if isinstance(result, str):
+            weights.skipped.update([result] if result else [])
+            continue
+        count, width = result.rows.shape
+        if count * width < min_size:
+            small = wording.format_count(min_size, "element")
+            weights.skipped[f"{node.op_type} with a weight under {small}"] += 1
+        elif isinstance(result, TableLookup):
+            weights.tables.append(result)
+        elif width % whole:
+            weights.skipped[f"{node.op_type} whose input is not a multiple of block={whole}"] += 1
+        else:
+            weights.products.append(result)
+    return weights
+
+
+def _read_product(node: ir.Node) -> Product | str:
+    """Read a node; a text says why it is none."""
+    op = node.op_type
+    x, weight = [*node.inputs, None, None][:2]
+    if x is None or weight is None:
+        return f"{op} without two inputs"
+    base, swapped = trace_constant(weight)
+    tensor = edit.const_tensor(base)
+    if tensor is None:
+        if edit.const_tensor(trace_constant(x)[0]) is not None:
+            return f"{op} with the weight on the left"
+        return f"{op} of two activations"
+    if reason := _find_unfit_reason(base, tensor, op):
+        return reason
+    if op == "MatMul":
+        if x.shape is not None and len(x.shape) < 2:
+            return "MatMul of a vector"
+        return Product(node, Rows(base, turned=not swapped))
+    if edit.read_attribute(node, "transA", 0):
+        return "Gemm with transA"
+    turned = bool(edit.read_attribute(node, "transB", 0)) == swapped
+    return Product(node, Rows(base, turned, float(edit.read_attribute(node, "alpha", 1.0))))
+
+
+def _read_table(node: ir.Node) -> TableLookup | str:
+    """Read a Gather; an empty text is none worth a word: shapes are looked up all the time."""
+    data, indices = node.inputs[:2]
+    if data is None or indices is None:
+        return ""
+    base, swapped = trace_constant(data)
+    tensor = edit.const_tensor(base)
+    if tensor is None or tensor.dtype not in FLOATS:
+        return ""
+    if reason := _find_unfit_reason(base, tensor, "Gather"):
+        return reason
+    if swapped or edit.read_attribute(node, "axis", 0) not in (0, -2):
+        return "Gather of columns"
+    shape = node.outputs[0].shape
+    rank = None if shape is None else len(shape) - 1
+    if indices.shape is not None:
+        rank = len(indices.shape)
+    return UNKNOWN_RANK if rank is None else TableLookup(node, Rows(base, turned=False), rank)
+
+
+def _find_unfit_reason(base: ir.Value, tensor: ir.TensorProtocol, op: str) -> str:
+    if tensor.dtype not in FLOATS:
+        return f"{op} with {tensor.dtype.name.lower()} weights"
+    if len(tensor.shape) != 2:
+        return f"{op} with a constant of {wording.format_count(len(tensor.shape), 'dimension')}"
+    if not has_bounded_values(base):
+        return f"{op} with infinity or NaN in the weight"
+    return f"{op} with an empty weight" if 0 in tensor.shape.numpy() else ""
+
+
+def trace_constant(value: ir.Value) -> tuple[ir.Value, bool]:
+    """Follow Identity and Transpose of two axes to a stored constant; say if it is turned."""
+    swapped = False
+    while (node := value.producer()) is not None and not node.domain:
+        source = node.inputs[0] if node.inputs else None
+        if source is None:
+            break
+        if node.op_type == "Transpose":
+            perm: Any = edit.read_attribute(node, "perm", (1, 0))
+            if tuple(perm) != (1, 0):
+                break
+            swapped = not swapped
+        elif node.op_type != "Identity":
+            break
+        value = source
+    return value, swapped
 
 
 class _LookupChain:
@@ -36,9 +240,8 @@ class _LookupChain:
             middle = self._add_last_axis(zero)
         else:
             middle = self._add_number("middle", spec.middle)
-        scale = self._add_last_axis(
-            self._insert_node("Gather", [parts[1], self._table.indices], {"axis": 0})
-        )
+        steps = self._insert_node("Gather", [parts[1], self._table.indices], {"axis": 0})
+        scale = self._add_last_axis(steps)
         centred = self._insert_node("Sub", [values, middle])
         scaled = self._insert_node("Mul", [centred, scale])
         flat = self._add_reshape(scaled, (blocks * spec.block,))
@@ -55,9 +258,8 @@ class _LookupChain:
         sixteenth, sixteen = self._add_number("sixteenth", 1 / 16), self._add_number("sixteen", 16)
         high = self._insert_node("Floor", [self._insert_node("Mul", [wide, sixteenth])])
         low = self._insert_node("Sub", [wide, self._insert_node("Mul", [high, sixteen])])
-        both = self._insert_node(
-            "Concat", [self._add_last_axis(low), self._add_last_axis(high)], {"axis": -1}
-        )
+        halves = [self._add_last_axis(low), self._add_last_axis(high)]
+        both = self._insert_node("Concat", halves, {"axis": -1})
         return self._add_reshape(both, shape)
 
     def _add_reshape(self, value: ir.Value, tail: tuple[int, ...]) -> ir.Value:
@@ -112,7 +314,15 @@ class Writer:
             self._write_dequantize(packed, stem, products)
         fused = foreign and not products and packed.width % packed.spec.block == 0
         if tables or foreign:
-            parts = self._add_packed(packed, stem, flat=fused)
+            integers = packed.integers
+            if fused:
+                integers = integers.reshape(len(integers), -1)
+            parts = [
+                self._editor.add_constant(f"{stem}_int{packed.spec.bits}", integers),
+                self._editor.add_constant(f"{stem}_scale", packed.scale),
+            ]
+            if packed.zero is not None:
+                parts.append(self._editor.add_constant(f"{stem}_zero", packed.zero))
         for product in products if foreign else ():
             node = product.node
             bias, remaining_bias = self._split_bias(product, len(packed.integers))
@@ -125,7 +335,12 @@ class Writer:
             )
         for table in tables:
             if fused:
-                self._replace_lookup(table, packed, parts)
+                node = table.node
+                inputs = [parts[0], table.indices, *parts[1:]]
+                axes = {"gather_axis": 0, "quantize_axis": 1}
+                kernel = self._make_kernel("GatherBlockQuantized", node, inputs, packed, axes)
+                edit.insert_before(node, kernel)
+                replace_value(node.outputs[0], kernel.outputs[0])
             else:
                 lookup = _LookupChain(self._editor, table, packed).build_lookup(parts)
                 replace_value(table.node.outputs[0], lookup)
@@ -133,19 +348,6 @@ class Writer:
             edit.add_note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
         if foreign and (products or fused):
             self._model.opset_imports.setdefault(MICROSOFT, 1)
-
-    def _add_packed(self, packed: PackedWeight, stem: str, *, flat: bool) -> list[ir.Value]:
-        """Add integers, steps and zero points as constants; without those when symmetric."""
-        integers = packed.integers
-        if flat:
-            integers = integers.reshape(len(integers), -1)
-        parts = [
-            self._editor.add_constant(f"{stem}_int{packed.spec.bits}", integers),
-            self._editor.add_constant(f"{stem}_scale", packed.scale),
-        ]
-        if packed.zero is not None:
-            parts.append(self._editor.add_constant(f"{stem}_zero", packed.zero))
-        return parts
 
     def _make_kernel(
         self,
@@ -180,11 +382,8 @@ class Writer:
         if bias is None or beta == 0.0:
             return None, None
         array = edit.const_array(bias)
-        if (
-            array is not None
-            and array.size in (1, count)
-            and array.shape[-1:] in ((), (1,), (count,))
-        ):
+        fits = array is not None and array.size in (1, count)
+        if array is not None and fits and array.shape[-1:] in ((), (1,), (count,)):
             if beta == 1.0 and array.shape == (count,):
                 return bias, None
             flat = np.broadcast_to(array.reshape(-1) * np.asarray(beta, array.dtype), (count,))
@@ -199,38 +398,30 @@ class Writer:
         times.outputs[0].type = node.outputs[0].type
         return None, times.outputs[0]
 
-    def _replace_lookup(
-        self, table: TableLookup, packed: PackedWeight, parts: Sequence[ir.Value]
-    ) -> None:
-        node = table.node
-        inputs = [parts[0], table.indices, *parts[1:]]
-        axes = {"gather_axis": 0, "quantize_axis": 1}
-        kernel = self._make_kernel("GatherBlockQuantized", node, inputs, packed, axes)
-        edit.insert_before(node, kernel)
-        replace_value(node.outputs[0], kernel.outputs[0])
-
     def _write_dequantize(
         self, packed: PackedWeight, stem: str, products: Sequence[Product]
     ) -> None:
         """Put a DequantizeLinear before each product: a shared one would not be fused."""
+        steps = np.ascontiguousarray(packed.scale.T)
         constants = [
-            self._add_integers(f"{stem}_int{packed.spec.bits}", _pack_columns(packed), packed)
+            self._add_integers(f"{stem}_int{packed.spec.bits}", _pack_columns(packed), packed),
+            self._editor.add_constant(f"{stem}_scale", steps),
         ]
-        constants.append(
-            self._editor.add_constant(f"{stem}_scale", np.ascontiguousarray(packed.scale.T))
-        )
         if packed.zero is not None:
             zeros = np.ascontiguousarray(packed.unpack_zero_points().T)
             flat = pack_integers(zeros.reshape(-1), packed.spec.bits)
             constants.append(self._add_integers(f"{stem}_zero", (flat, zeros.shape), packed))
+        main = self._model.graph
         for product in products:
-            node = product.node
-            self._move_beside(node, constants)
+            node, home = product.node, product.node.graph
+            if isinstance(home, ir.Graph) and home is not main:
+                # onnxruntime looks for what it fuses in the body of the product alone.
+                for value in [value for value in constants if value.graph is main]:
+                    main.initializers.pop(str(value.name))
+                    home.register_initializer(value)
+            attributes = {"axis": 0, "block_size": packed.spec.block}
             dequantize = self._editor.make_node(
-                "DequantizeLinear",
-                constants,
-                {"axis": 0, "block_size": packed.spec.block},
-                name=f"{node.name}_dq",
+                "DequantizeLinear", constants, attributes, name=f"{node.name}_dq"
             )
             wide = dequantize.outputs[0]
             wide.type = ir.TensorType(product.rows.dtype)
@@ -241,16 +432,6 @@ class Writer:
             inputs = [product.x, wide] if bias is None else [product.x, wide, bias]
             plain = self._editor.make_node(node.op_type, inputs, name=f"{node.name}_wide")
             self._replace_product(node, plain, remaining_bias)
-
-    def _move_beside(self, node: ir.Node, constants: Sequence[ir.Value]) -> None:
-        """Keep a body's weights in the body: onnxruntime looks for what it fuses there alone."""
-        home, main = node.graph, self._model.graph
-        if not isinstance(home, ir.Graph) or home is main:
-            return
-        for value in constants:
-            if value.graph is main:
-                main.initializers.pop(str(value.name))
-                home.register_initializer(value)
 
     def _add_integers(
         self,
@@ -263,9 +444,8 @@ class Writer:
         symmetric = packed.zero is None
         if packed.spec.bits == 8:
             whole = array.reshape(shape)
-            return self._editor.add_constant(
-                stem, (whole ^ 128).view(np.int8) if symmetric else whole
-            )
+            whole = (whole ^ 128).view(np.int8) if symmetric else whole
+            return self._editor.add_constant(stem, whole)
         dtype = ir.DataType.INT4 if symmetric else ir.DataType.UINT4
         name = self._editor.reserve_name(stem)
         # The sign bit of a nibble: 0..15 around 8 becomes -8..7 around 0.
@@ -285,11 +465,8 @@ def _pack_columns(packed: PackedWeight) -> tuple[np.ndarray[Any, Any], tuple[int
     out = np.empty((packed.width, count * spec.bits // 8), np.uint8)
     step = max(1, SLAB // (count * spec.block))
     for start in range(0, packed.integers.shape[1], step):
-        slab = (
-            unpack_integers(packed.integers[:, start : start + step], spec.bits)
-            .reshape(count, -1)
-            .T
-        )
+        blocks = packed.integers[:, start : start + step]
+        slab = unpack_integers(blocks, spec.bits).reshape(count, -1).T
         first = start * spec.block
         out[first : first + len(slab)] = pack_integers(slab, spec.bits)
     return out.reshape(-1), shape

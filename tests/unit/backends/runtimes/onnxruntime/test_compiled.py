@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from tests.unit import studies
 
+from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.onnxruntime.compiled import (
@@ -19,7 +20,6 @@ from ortune.backends.runtimes.onnxruntime.compiled import (
     describe_build_environment,
     list_compiled_nodes,
 )
-from ortune.backends.runtimes.openvino import plugin
 from ortune.backends.tensorrt import Tensorrt
 from ortune.backends.torch import Torch
 from ortune.bundle.engine.load import load_engine
@@ -27,8 +27,8 @@ from ortune.bundle.pack import pack
 from ortune.core.errors import BackendMissing, BadModel
 
 PLUGGED = pytest.mark.skipif(
-    plugin.explain_missing_plugin() is not None,
-    reason=f"OpenVINO's plug-in: {plugin.explain_missing_plugin()}",
+    openvino.explain_missing_plugin() is not None,
+    reason=f"OpenVINO's plug-in: {openvino.explain_missing_plugin()}",
 )
 
 
@@ -91,10 +91,10 @@ def test_openvino_compiles_and_opens(model: Path, tmp_path: Path) -> None:
     backend, out = Openvino(threads=1), tmp_path / "out.onnx"
     assert isinstance(backend, CompilingBackend)
     backend.compile(model, out)
-    assert list_compiled_nodes(out) == [CompiledNode(plugin.PROVIDER, True)]
+    assert list_compiled_nodes(out) == [CompiledNode(openvino.PROVIDER, True)]
     feed = {"x": np.array([[-5, 0, 1, 2]], np.float32)}
     with backend.open(model) as plain, backend.open(out) as compiled:
-        assert compiled.placement() == {plugin.PROVIDER: 1}
+        assert compiled.placement() == {openvino.PROVIDER: 1}
         np.testing.assert_array_equal(compiled.run(feed)["y"], plain.run(feed)["y"])
     assert backend.compiled_for()["onnxruntime-ep-openvino"]
 

@@ -11,9 +11,10 @@ import onnx
 import pytest
 from tests.unit import studies
 
-from ortune.backends.runtimes.onnxruntime import checks, keys, messages
+from ortune.backends import openvino
+from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime import checks, messages
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.openvino import plugin
 from ortune.bundle.engine.load import load_engine
 from ortune.graph.io.protobuf import drop_initializer_inputs
 
@@ -43,11 +44,10 @@ def test_a_fixed_model_runs_without_overridable_weights(path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    plugin.explain_missing_plugin() is not None, reason="the OpenVINO plug-in has no device"
+    openvino.explain_missing_plugin() is not None, reason="the OpenVINO plug-in has no device"
 )
 def test_the_openvino_plug_in_takes_overridable_weights(path: Path) -> None:
-    options = {"INFERENCE_PRECISION_HINT": "f32"}
-    with plugin.open_plugin_session(path, 1, options, verbose=False) as found:
+    with Openvino(threads=1).open(path) as found:
         assert found.run({"x": X})["y"].shape == (1, 32)
 
 
@@ -78,9 +78,9 @@ def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
 
 
 def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "list_libraries", tuple)
+    monkeypatch.setattr(checks, "list_libraries", tuple)
     with pytest.warns(UserWarning, match=r"session\.x could not be checked"):
-        keys.demand_session_keys(["session.x"])
+        checks.demand_session_keys(["session.x"])
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_libraries_of_other_systems_are_found(
     (folder.parent / "__init__.py").touch()
     (folder / name).write_bytes(b"\0session.known\0session.known.longer\0")
     monkeypatch.syspath_prepend(tmp_path)
-    (found,) = keys.list_libraries("someruntime")
-    assert keys.has_word(found, "session.known")
-    assert not keys.has_word(found, "session.know")
-    assert not keys.has_word(found, "known.longer")
+    (found,) = checks.list_libraries("someruntime")
+    assert checks.has_word(found, "session.known")
+    assert not checks.has_word(found, "session.know")
+    assert not checks.has_word(found, "known.longer")
 
 
 FAILED = (

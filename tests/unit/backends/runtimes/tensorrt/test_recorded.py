@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tests.recorded import recordings
 
-from ortune.backends.runtimes.tensorrt import build, library, run
+from ortune.backends import tensorrt_engine
+from ortune.backends.runtimes.tensorrt import build, library
 from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.core.errors import BackendMissing, BadData, BadModel, BadSettings, OrtuneError
 
@@ -41,7 +42,7 @@ def test_running_stages_what_changed_and_copies_back(
     script = recordings.play(monkeypatch, tmp_path, "load", "run", "close", api=api, **ARRAYS)
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
-    with run.open_engine(path, BuildOptions()) as session:
+    with tensorrt_engine.open_engine(path, BuildOptions()) as session:
         for feed, answer in ((X, X * 2), (X, X * 2), (X3, X3 * 2)):
             assert np.array_equal(session.run({"x": feed})["y"], answer)
         assert session.placement() == {"TensorRT": 3}
@@ -58,7 +59,7 @@ def test_computing_alone_copies_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     script = recordings.play(monkeypatch, tmp_path, "load", staged, compute, compute, close, x=X)
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
-    with run.open_engine(path, BuildOptions()) as session:
+    with tensorrt_engine.open_engine(path, BuildOptions()) as session:
         assert isinstance(session, DeviceTimed)
         session.stage({"x": X})
         session.compute()
@@ -82,7 +83,10 @@ def test_feeds_that_the_engine_does_not_take(
     script = recordings.play(monkeypatch, tmp_path, "load", begun)
     path = tmp_path / "toy.plan"
     path.write_bytes(b"engine")
-    with run.open_engine(path, BuildOptions()) as session, pytest.raises(BadData, match=said):
+    with (
+        tensorrt_engine.open_engine(path, BuildOptions()) as session,
+        pytest.raises(BadData, match=said),
+    ):
         session.run(feed)
     assert script.done() == []
 
@@ -155,7 +159,7 @@ def test_an_engine_of_another_version_is_refused(
     path = tmp_path / "toy.engine"
     path.write_bytes(b"old")
     said = r"TensorRT 10\.16\.0\.72 does not load the engine"
-    with pytest.raises(BadModel, match=said), run.open_engine(path, BuildOptions()):
+    with pytest.raises(BadModel, match=said), tensorrt_engine.open_engine(path, BuildOptions()):
         pass
 
 
@@ -198,7 +202,7 @@ def test_a_device_that_is_not_there_and_memory_that_is_not_there(
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
     full = pytest.raises(OrtuneError, match="cudaErrorMemoryAllocation")
-    with run.open_engine(path, BuildOptions()) as session, full:
+    with tensorrt_engine.open_engine(path, BuildOptions()) as session, full:
         session.run({"x": X})
 
 

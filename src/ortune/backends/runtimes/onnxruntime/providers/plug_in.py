@@ -12,7 +12,7 @@ import importlib.util
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -73,12 +73,16 @@ def list_plug_in_devices(request: PlugIn) -> list[Any]:
 
     path, provider = _locate_library(request)
     brought = register_library(path, request.label)
-    provider = provider or _pick_provider(brought, request)
-    kind = (
-        None
-        if request.device == "any"
-        else getattr(ort.OrtHardwareDeviceType, request.device.upper())
-    )
+    if not provider:
+        if len(brought) > 1:
+            raise BadSettings(
+                f"{request.label} has several providers: {', '.join(brought)}",
+                fix=f"choose one, such as plugin(library=..., provider={brought[0]})",
+            )
+        provider = brought[0] if brought else ""
+    kind = None
+    if request.device != "any":
+        kind = getattr(ort.OrtHardwareDeviceType, request.device.upper())
     provider_devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
     fit = [device for device in provider_devices if kind in (None, device.device.type)]
     if not fit:
@@ -187,13 +191,8 @@ def classify_state(missing: str | None) -> State:
 
 def list_installed_plug_ins(leave_out: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the installed distributions of plug-in providers, by their names alone."""
-    raw_names = (
-        str(distribution.metadata["Name"] or "") for distribution in metadata.distributions()
-    )
-    names = {_normalize_name(name) for name in raw_names}
-    return tuple(
-        sorted(name for name in names if name.startswith(PREFIX) and name not in leave_out)
-    )
+    names = {_normalize_name(str(d.metadata["Name"] or "")) for d in metadata.distributions()}
+    return tuple(sorted(n for n in names if n.startswith(PREFIX) and n not in leave_out))
 
 
 def _locate_library(request: PlugIn) -> tuple[Path, str]:
@@ -249,14 +248,3 @@ def _find_module(package: str) -> str:
 
 def _normalize_name(name: str) -> str:
     return name.lower().replace("_", "-")
-
-
-def _pick_provider(brought: Iterable[str], request: PlugIn) -> str:
-    """Return the one provider that a library brought; empty where it offers nothing."""
-    names = list(brought)
-    if len(names) > 1:
-        raise BadSettings(
-            f"{request.label} has several providers: {', '.join(names)}",
-            fix=f"choose one, such as plugin(library=..., provider={names[0]})",
-        )
-    return names[0] if names else ""

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import keys, messages, session
+from ortune.backends.runtimes.onnxruntime import checks, messages, session
 from ortune.core.capabilities import State
 from ortune.core.errors import BadSettings
 
@@ -83,19 +83,15 @@ def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
             "no NVIDIA driver is here (libcuda.so.1)",
             "run it on a machine with an NVIDIA GPU and its driver",
         )
-    reason = _find_cause(log) or str(answer["error"])
+    # The line that names the cause: a library that is not found, else the first.
+    named = (line for line in log.real if "cannot open" in line or "not found" in line)
+    cause = next(named, log.reason)
+    reason = cause.partition("with error: ")[2] or cause or str(answer["error"])
     if _NO_DEVICE.search(reason):
         return ProbedProvider("no device", reason, "list the GPUs with `nvidia-smi`")
     return ProbedProvider(
         "not loadable", reason, f"pip install what is missing: {_INSTALL[provider]}"
     )
-
-
-def _find_cause(log: messages.RuntimeLog) -> str:
-    """Return the line that names the cause: a library that is not found, else the first."""
-    named = (line for line in log.real if "cannot open" in line or "not found" in line)
-    cause = next(named, log.reason)
-    return cause.partition("with error: ")[2] or cause
 
 
 def attempt(provider: str, index: str) -> None:
@@ -117,9 +113,8 @@ def attempt(provider: str, index: str) -> None:
         if opened.get_providers()[0] != provider:
             answer["error"] = f"the session fell back to {opened.get_providers()[0]}"
     except Exception as error:
-        answer["error"] = (
-            messages.strip_log_head(str(error).splitlines()[0]) or type(error).__name__
-        )
+        reason = messages.strip_log_head(str(error).splitlines()[0])
+        answer["error"] = reason or type(error).__name__
     sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a line of its own: libraries print too
 
 
@@ -136,19 +131,15 @@ def preload_libraries(provider: str) -> None:
         with redirect_stdout(io.StringIO()):  # it prints what it does not find
             ort.preload_dlls()
     if provider == TENSORRT:
-        for library in _list_tensorrt_libraries():
-            with suppress(OSError):
-                ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-
-
-def _list_tensorrt_libraries() -> list[Path]:
-    """Return TensorRT's libraries of the Python package, those that others need first."""
-    spec = importlib.util.find_spec("tensorrt_libs")
-    places = (spec.submodule_search_locations if spec else None) or []
-    ending = "*.dll" if sys.platform == "win32" else "*.so.10"
-    paths = [path for place in places for path in Path(place).glob(ending)]
-    names = ("nvinfer.", "nvinfer_10", "nvinfer_plugin", "nvonnxparser")
-    return [path for name in names for path in sorted(paths) if name in path.name]
+        spec = importlib.util.find_spec("tensorrt_libs")
+        places = (spec.submodule_search_locations if spec else None) or []
+        ending = "*.dll" if sys.platform == "win32" else "*.so.10"
+        paths = sorted(path for place in places for path in Path(place).glob(ending))
+        # Those that others need come first.
+        for name in ("nvinfer.", "nvinfer_10", "nvinfer_plugin", "nvonnxparser"):
+            for path in [path for path in paths if name in path.name]:
+                with suppress(OSError):
+                    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 def demand_provider_options(provider: str, names: Iterable[str]) -> None:
@@ -158,10 +149,10 @@ def demand_provider_options(provider: str, names: Iterable[str]) -> None:
         BadSettings: One is not written in its library.
     """
     word = {CUDA: "providers_cuda", TENSORRT: "providers_tensorrt"}[provider]
-    provider_libraries = [library for library in keys.list_libraries() if word in library.name]
+    provider_libraries = [library for library in checks.list_libraries() if word in library.name]
     for name in names:
         if provider_libraries and not any(
-            keys.has_word(library, name) for library in provider_libraries
+            checks.has_word(library, name) for library in provider_libraries
         ):
             raise BadSettings(
                 f"{provider} has no option '{name}'", fix="check its name, or leave it out"

@@ -7,10 +7,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ortune.backends import openvino
 from ortune.backends.plugin import PluginProvider
-from ortune.backends.runtimes.onnxruntime import keys
+from ortune.backends.runtimes.onnxruntime import checks
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
-from ortune.backends.runtimes.openvino import plugin as openvino
 from ortune.bundle.engine import consent
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_library_is_not_loadable(tmp_path: Path, model: Path) 
 
 def test_a_library_of_something_else_is_not_loadable() -> None:
     """onnxruntime's own library is none of a plug-in: it has no CreateEpFactories."""
-    library = keys.list_libraries()[0]
+    library = checks.list_libraries()[0]
     found, why = state(PluginProvider(library=str(library)))
     assert found == "not loadable"
     assert "CreateEpFactories" in why

@@ -1,21 +1,27 @@
-"""Weights as matrices, and the moments of what they are multiplied with."""
+"""Which weights the integer step of a recipe will round, as matrices, and their inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.observer import Moments, Observer, Probe, Range, Ranges
-from ortune.core.plugins import catalog
+from ortune.core import wording
+from ortune.core.errors import BadSettings
+from ortune.core.facts import Facts
+from ortune.core.observer import Moments, Observer, Probe, Ranges
+from ortune.core.plugins import catalog, codec
+from ortune.core.roles import Role, find_plugin, make_static_int8
+from ortune.core.step import Quantizer, Step, Transform
 from ortune.graph.ir import edit, qdq
+from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.grid import Grid
-from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.layers import Layer, refuse_without_layers, resolve_transpose
 from ortune.quantizers.common.nodes import discard_upstream
 
 
@@ -52,11 +58,8 @@ class Columns:
 def list_moment_probes(layers: Iterable[Layer], *, products: bool = True) -> list[Probe]:
     """Return probes for moments, or means without `products`, of the layers' inputs, each once."""
     pairs = ((layer, _make_observer(layer, products)) for layer in layers)
-    return list(
-        dict.fromkeys(
-            Probe(str(layer.x.name), kind, _make_key(layer, kind)) for layer, kind in pairs
-        )
-    )
+    probes = (Probe(str(layer.x.name), kind, _make_key(layer, kind)) for layer, kind in pairs)
+    return list(dict.fromkeys(probes))
 
 
 def read_moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Moments | None:
@@ -67,11 +70,6 @@ def read_moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Mome
     if result is None or not result.count or result.mean.shape != (groups, width):
         return None
     return result if np.isfinite(result.mean).all() else None
-
-
-def read_input_range(layer: Layer, ranges: Ranges) -> Range | None:
-    """Return the whole range of a layer's input, of what `list_moment_probes` asked for."""
-    return ranges.get(_make_key(layer, _make_observer(layer, products=True)))
 
 
 def _make_observer(layer: Layer, products: bool) -> Observer:
@@ -146,27 +144,10 @@ def shift_bias(
 _STEPS = 255
 
 
-def find_worst_layers(
-    layers: Sequence[Layer], ranges: Ranges, grid: Callable[[Layer], Grid], most: int
-) -> list[Layer]:
-    """Return the layers of the largest `compute_relative_error`, worst first, but never all of
-    them.
-
-    Args:
-        layers: Products by a weight of two axes; others are passed over.
-        grid: The grid that a layer's weight is stored on.
-    """
-    errors = [
-        (error, -place)
-        for place, layer in enumerate(layers)
-        if (error := compute_relative_error(layer, ranges, grid(layer))) is not None
-    ]
-    chosen = sorted(errors, reverse=True)[: min(most, len(layers) - 1)]
-    return [layers[-place] for _, place in chosen]
-
-
 def compute_relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | None:
-    """Return the expected square of a layer's error over that of its output.
+    """Return the expected square of a layer's error over that of its output, for 2-D weights.
+
+    The grid is the one that the weight is stored on.
 
     Rounding an activation to 8 bits over its whole range adds ``step**2 / 12`` to every input,
     which the weight sums up; rounding the weight by D adds ``tr(D^T S D)``, S being the second
@@ -176,7 +157,8 @@ def compute_relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | 
     Returns:
         None where the input was not observed, or the output is zero.
     """
-    seen, extent = read_moments(layer, ranges), read_input_range(layer, ranges)
+    seen = read_moments(layer, ranges)
+    extent = ranges.get(_make_key(layer, _make_observer(layer, products=True)))
     if seen is None or extent is None or not seen.second.size:
         return None
     columns, array = Columns.from_layer(layer), layer.read_weight()
@@ -188,6 +170,141 @@ def compute_relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | 
         return None
     step = (max(extent.high, 0.0) - min(extent.low, 0.0)) / _STEPS
     noise = step**2 / 12 * float(np.sum(np.square(weight), dtype=np.float64))
+    noise += float(np.sum((rounding_error @ second) * rounding_error, dtype=np.float64))
+    return noise / signal
+
+
+@dataclass(frozen=True)
+class Preparation(Quantizer):
+    """A step that edits float weights for the integer step that follows.
+
+    Attributes:
+        before: The step that follows, with its settings; int8-static by default.
+    """
+
+    needs_opset: ClassVar[int] = 13
+
+    before: Quantizer | None = None
+
+
+@runtime_checkable
+class RoundingTarget(Protocol):
+    """A step that rounds weights onto symmetric grids of the largest value."""
+
+    @property
+    def per_channel(self) -> bool:
+        """One weight step an output channel instead of one a tensor."""
+        ...
+
+    @property
+    def reduce_range(self) -> bool:
+        """Weights in 7 bits."""
+        ...
+
+    def select_layers(self, model: ir.Model) -> Sequence[Layer]:
+        """Return the layers whose weights it rounds, after its own exact rewrites in place."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """One weight, the layers that read it, and the grid it will be stored on."""
+
+    layers: tuple[Layer, ...]  # at least one; all read the same constant
+    columns: Columns  # how the weight lies in memory
+    per_channel: bool
+    reduce_range: bool
+
+    @property
+    def largest(self) -> int:
+        """The integer that the largest value of a grid is stored as."""
+        return 63 if self.reduce_range else 127
+
+    def make_grid(self, array: NDArray[Any]) -> grids.Grid:
+        """Return the grid that the integer step finds for a weight."""
+        axis = self.layers[0].axis if self.per_channel else None
+        return grids.make_weight_grid(array, axis, reduce_range=self.reduce_range)
+
+    def compute_steps(self, array: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the steps of `make_grid` beside the matrices of `columns`."""
+        scale = self.make_grid(array).scale
+        groups, channels, _ = self.columns.shape
+        return np.broadcast_to(scale.reshape(-1), groups * channels).reshape(groups, channels, 1)
+
+
+def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
+    """Return the weights that a step will round, each once, in the graph's order.
+
+    Args:
+        model: Gets the step's exact rewrites in place.
+        before: The integer step; int8-static with its defaults when None.
+
+    Raises:
+        BadSettings: The step is none that rounds weights onto such grids as they are.
+        Refused: It will take no layer with a matrix for a weight.
+    """
+    step = before or make_static_int8()
+    if not isinstance(step, RoundingTarget):
+        raise BadSettings(
+            f"{step.name()} does not set weight scales from the largest value",
+            fix="give the step that follows, such as before=int8-static(per_channel=false)",
+        )
+    if getattr(step, "smooth", 0) or getattr(step, "split", 0):
+        raise BadSettings(
+            f"{step} changes the weights before it rounds them",
+            fix="put smooth-quant first and leave smooth and split out of int8-static",
+        )
+    readers: dict[ir.Value, list[Layer]] = {}
+    for layer in step.select_layers(model):
+        if len(layer.shape) == 2 or layer.op == "Conv":
+            readers.setdefault(layer.weight, []).append(layer)
+    alone = {weight: layers for weight, layers in readers.items() if _is_unshared(weight, layers)}
+    if not alone:
+        refuse_without_layers(
+            model,
+            f"{step.name()} will round no weight of a Conv, MatMul or Gemm that is theirs alone",
+        )
+    if len(alone) < len(readers):
+        shared = wording.format_count(len(readers) - len(alone), "weight")
+        edit.add_note(model, f"left alone, as others read them too: {shared}")
+    return [
+        Rounding(tuple(group), Columns.from_layer(group[0]), step.per_channel, step.reduce_range)
+        for group in alone.values()
+    ]
+
+
+def _is_unshared(weight: ir.Value, layers: Sequence[Layer]) -> bool:
+    """Say whether nothing else reads a constant, so that it is stored once after as before."""
+    source, _ = resolve_transpose(weight)
+    nodes = {layer.node for layer in layers}
+    inside = {weight.producer()} if source is not weight else nodes
+    alike = {(layer.axis, Columns.from_layer(layer)) for layer in layers}
     return (
-        noise + float(np.sum((rounding_error @ second) * rounding_error, dtype=np.float64))
-    ) / signal
+        len(alike) == 1
+        and not source.is_graph_output()
+        and {node for node, _ in source.uses()} <= inside
+        and {node for node, _ in weight.uses()} <= nodes
+    )
+
+
+Kit: TypeAlias = Sequence[tuple[Role, ...]]
+
+
+def count_products(facts: Facts) -> int:
+    """Return how many matrix products a network has."""
+    return facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
+
+
+def prepend_kit(last: Quantizer, kit: Kit) -> Iterator[tuple[Step, ...]]:
+    """Yield what of a kit is installed, each in front of the step that rounds the weights."""
+    meant = vars(type(last)).get("role") is Role.STATIC and last == type(last)()
+    for roles in kit:
+        steps: list[Step] = []
+        for role in roles:
+            if role is Role.EQUALIZES:
+                equalizer = find_plugin(Transform, role)
+                steps += [] if equalizer is None else [equalizer()]
+            elif (cls := find_plugin(Quantizer, role)) is not None:
+                steps.append(codec.build_dataclass(cls, {} if meant else {"before": last}))
+        if len(steps) == len(roles):
+            yield (*steps, last)

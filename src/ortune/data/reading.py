@@ -1,15 +1,21 @@
-"""Spectra of sound as speech models take them: what transformers' extractors do, by numpy."""
+"""What every reader of samples is told: the model's inputs, and what becomes them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadModel
+from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
+from ortune.data import checks
+from ortune.data.checks import Note
+from ortune.data.sentences import Sentences
 
 _USUAL = {"sampling_rate": 16000, "chunk_length": 30, "feature_size": 80}
 _USUAL |= {"hop_length": 160, "n_fft": 400}
@@ -21,7 +27,7 @@ _TOP_HZ, _LINEAR_HZ, _LINEAR_MELS, _STEP = 8000.0, 1000.0, 15.0, 27.0 / np.log(6
 
 @dataclass(frozen=True)
 class LogMel:
-    """Logarithms of the energy in bands, frame by frame, as Whisper takes them.
+    """Logarithms of the energy in bands, frame by frame, as transformers gives them to Whisper.
 
     Attributes:
         rate: Of the sound, in Hz.
@@ -79,3 +85,35 @@ def read_features(settings: HubFolder | None) -> LogMel | None:
         )
     rate, seconds, bands, hop, width = values
     return LogMel(rate, seconds * rate, bands, hop, width)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How what a source holds becomes a model's inputs.
+
+    Attributes:
+        note: Takes what a person should know.
+        pictures: Keys of ``preprocess.toml`` in the place of those beside images.
+        optional: Inputs that may be left out.
+        classes: The model's own, in the order of their numbers: folders are called by them.
+        sentences: What tokenizes rows with texts; None where the model's folder has no tokenizer.
+        features: What the model takes in the place of sound.
+    """
+
+    inputs: Sequence[TensorSpec]
+    note: Note
+    pictures: Mapping[str, Any] | None = None
+    optional: Collection[str] = ()
+    classes: Sequence[str] = ()
+    sentences: Sentences | None = None
+    features: LogMel | None = None
+
+    @property
+    def needed(self) -> list[TensorSpec]:
+        """Inputs that may not be left out."""
+        return [spec for spec in self.inputs if spec.name not in self.optional]
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """The inputs by their names."""
+        return checks.specs_by_name(self.inputs)

@@ -1,1 +1,0 @@
-"""Rounding of weights by what it does to a layer's outputs."""
