@@ -40,8 +40,8 @@ def search(python: str, executor: str, limit: str, folder: Path) -> dict[str, An
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     ledger, began, first = out / "ledger.jsonl", time.monotonic(), None
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(words, env=environment, **quiet) as process:
+    unread = subprocess.DEVNULL
+    with subprocess.Popen(words, env=environment, stdout=unread, stderr=unread) as process:
         while process.poll() is None:
             if first is None and ledger.is_file() and ledger.stat().st_size:
                 first = time.monotonic() - began

@@ -13,7 +13,6 @@ from ortune.core.facts import Facts
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, UntriedPlan
 from ortune.search.compare import is_acceptable, to_beat
-from ortune.search.expectation.features import backend_precision
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.recipe.space import Space
 from ortune.search.reserve import OVER
@@ -98,9 +97,8 @@ class View:
             return True
         if any(is_acceptable(trial, self.samples, self.looked_at + 1) for trial in quantized):
             return True
-        place = backend_precision(plan.backend)
         return any(
-            trial.scores and backend_precision(trial.plan.backend) == place
+            trial.scores and _describe_arithmetic(trial.plan) == _describe_arithmetic(plan)
             for trial in self.list_same_steps(plan)
         )
 
@@ -132,6 +130,10 @@ class View:
     @cached_property
     def _trials(self) -> dict[str, Trial]:
         return {t.plan.spelling: t for t in self.trials if t.part == "search"}
+
+
+def _describe_arithmetic(plan: Plan) -> tuple[type[Backend], str]:
+    return type(plan.backend), getattr(plan.backend, "precision", "")
 
 
 @dataclass(frozen=True)

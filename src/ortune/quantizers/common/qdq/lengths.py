@@ -30,12 +30,13 @@ def write_lengths(model: ir.Model) -> int:
             shape = shape_of(node.inputs[0]) or ()
             start = node.attributes.get_int("start", 0)
             end = min(node.attributes.get_int("end", len(shape)), len(shape))
-            remaining = [*shape[:start], *shape[end:]]
-            static = all(isinstance(length, int) and length > 0 for length in remaining)
-            if start < 0 or end != start + 1 or isinstance(shape[start], int) or not static:
+            static = [n for n in (*shape[:start], *shape[end:]) if isinstance(n, int) and n]
+            if start < 0 or end != start + 1 or isinstance(shape[start], int):
+                continue
+            if len(static) < len(shape) - 1:
                 continue
             editor, name = edit.Editor(graph), node.outputs[0].name
-            others_size = np.array([math.prod(map(int, remaining))], np.int64)
+            others_size = np.array([math.prod(static)], np.int64)
             divisor = editor.add_constant(f"{name}_others", others_size)
             size = editor.make_node("Size", [node.inputs[0]], name=f"{name}_size")
             length = editor.make_node("Div", [size.outputs[0], divisor], name=f"{name}_length")
