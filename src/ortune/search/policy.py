@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from ortune.core.acceptance import FASTEST, Goal
+from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.step import Step
