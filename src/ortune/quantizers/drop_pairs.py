@@ -17,12 +17,11 @@ from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import (
-    bound_joined,
     drop_pair,
     find_activation_pairs,
     map_activation_pairs,
 )
-from ortune.quantizers.common.qdq.lengths import write_lengths
+from ortune.quantizers.common.qdq.misread import write_for_runtime
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -100,10 +99,7 @@ class DropPairs(Quantizer):
                 count += dropped
             if self._writes_float:
                 count += sum(map(self._free_readers, find_activation_pairs(graph)))
-        if runtime_rules.bounds_joined(self.target):
-            count += bound_joined(model)
-        if runtime_rules.misreads_lengths(self.target):
-            count += write_lengths(model)
+        count += write_for_runtime(model, self.target)
         if not count:
             raise Refused(
                 "every quantize / dequantize pair belongs to an integer kernel",

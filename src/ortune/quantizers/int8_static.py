@@ -43,8 +43,7 @@ from ortune.quantizers.common.nodes import (
 )
 from ortune.quantizers.common.qdq import placement as places
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
-from ortune.quantizers.common.qdq.dequantize import bound_joined
-from ortune.quantizers.common.qdq.lengths import write_lengths
+from ortune.quantizers.common.qdq.misread import write_for_runtime
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 from ortune.quantizers.common.qdq.smooth import Smoothing, compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights.integer_weights import Packer, find_tables, store_tables
@@ -320,10 +319,7 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
-        if runtime_rules.bounds_joined(self.target):
-            bound_joined(model)
-        if runtime_rules.misreads_lengths(self.target):
-            write_lengths(model)
+        write_for_runtime(model, self.target)
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)
             if {"Add", "Mul"} <= set(self._list_following_ops()):

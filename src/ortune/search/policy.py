@@ -91,17 +91,21 @@ class View:
         more would leave none of the quantized plans that may be accepted now, no other is read. A
         plan that has the steps and the precision of one that was read answers like it.
         """
-        quantized = [
-            trial for trial in self.acceptable if trial.plan.lossy and trial.part == "search"
-        ]
-        if self.samples is None or not plan.lossy or not quantized:
-            return True
-        if any(is_acceptable(trial, self.samples, self.looked_at + 1) for trial in quantized):
+        if not plan.lossy or not self._is_reading_spent:
             return True
         return any(
             trial.scores and _describe_arithmetic(trial.plan) == _describe_arithmetic(plan)
             for trial in self.list_same_steps(plan)
         )
+
+    @cached_property
+    def _is_reading_spent(self) -> bool:
+        """Whether one more plan that is read leaves none that may be accepted now."""
+        lossy = [t for t in self.acceptable if t.plan.lossy and t.part == "search"]
+        if self.samples is None or not lossy:
+            return False
+        samples, plans = self.samples, self.looked_at + 1
+        return not any(is_acceptable(trial, samples, plans) for trial in lossy)
 
     def find_trial(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""

@@ -1,4 +1,4 @@
-"""Lengths that a graph reads from its tensors, written so that OpenVINO leaves layers alone."""
+"""Writes what a runtime misreads around pairs otherwise: what a Concat joins, and lengths."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import onnx_ir as ir
 from ortune.graph.ir import edit
 from ortune.graph.ir.replace import replace_node
 from ortune.graph.ir.spec import shape_of
+from ortune.quantizers.common.qdq import runtime_rules
+from ortune.quantizers.common.qdq.dequantize import bound_joined
+
+
+def write_for_runtime(model: ir.Model, target: runtime_rules.Target) -> int:
+    """Write what a runtime misreads beside pairs in a way that it reads; return how often."""
+    count = bound_joined(model) if runtime_rules.bounds_joined(target) else 0
+    if runtime_rules.misreads_lengths(target):
+        count += write_lengths(model)
+    return count
 
 
 def write_lengths(model: ir.Model) -> int:
