@@ -340,25 +340,32 @@ class _Loop:
                 self.attempts.measure_final(
                     trial,
                     reserve.seconds_each(trial, self._count_remaining_s()),
-                    self._make_final_rule(chosen[index:], reserve),
+                    self._make_final_rule(
+                        chosen[index:], [t for t in candidates if t is not trial], reserve
+                    ),
                 )
             if index == FINALISTS and self._find_winner() is None:
                 chosen += self._list_safe(candidates[FINALISTS:])
         return finished
 
     def _make_final_rule(
-        self, followers: Sequence[Trial], reserve: Reserve
-    ) -> Callable[[Interval], bool]:
+        self, followers: Sequence[Trial], candidates: Sequence[Trial], reserve: Reserve
+    ) -> Callable[[Interval, bool], bool]:
         """Return what says whether a finalist's interval is all that is wanted of it.
 
         It is told from the original and from those that follow, and is narrow or leaves them too
-        little time. Nothing is wanted any more where the time is over.
+        little time. Where its accuracy is not accepted, those that may win in its place come
+        first. Nothing is wanted any more where the time is over.
         """
         rivals = [trial for trial in followers if not self._is_confirmed(trial)]
         needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
+        heirs = rivals + [trial for trial in self._list_safe(candidates) if trial not in rivals]
+        inherited_s = sum(reserve.final_s(trial) for trial in heirs) + reserve.closing_s
 
-        def is_enough(ratio: Interval) -> bool:
+        def is_enough(ratio: Interval, accepted: bool) -> bool:
             remaining_s = self._count_remaining_s()
+            if heirs and not accepted and remaining_s < inherited_s:
+                return True
             if remaining_s < reserve.closing_s and (
                 ratio.clear or remaining_s < -_OVERRUN * self.aim.seconds
             ):

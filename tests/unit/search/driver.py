@@ -239,7 +239,7 @@ class Scripted:
         self,
         trial: Trial,
         seconds: float | None = None,
-        is_enough: Callable[[Interval], bool] = lambda ratio: False,
+        is_enough: Callable[[Interval, bool], bool] = lambda ratio, accepted: False,
     ) -> Trial:
         """Return the finalist's trial, known or scripted; its time is that of all pairs."""
         known = self.ledger.find(trial.key, "final")

@@ -538,6 +538,25 @@ def test_where_no_finalist_is_proved_the_fastest_exact_plan_is_one_too(
     assert unsure.best.plan == PLANS[0]
 
 
+@pytest.mark.parametrize("other", [(), (Plan(EXACT, Cpu(threads=6)),)])
+def test_a_finalist_that_is_not_accepted_leaves_its_time_to_a_plan_that_may_win(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, other: tuple[Plan, ...]
+) -> None:
+    clock, answers = Clock(), []
+    unclear, measure_finalist = Interval(0.7, 0.4, 1.1), measure.measure_finalist
+
+    def ask(*args: Any, is_enough: Callable[[Interval, bool], bool], **keywords: Any) -> Trial:
+        for clock.now in (80.0, 40.0):  # 20 s and 60 s are left
+            answers.append([is_enough(unclear, accepted) for accepted in (True, False)])
+        return measure_finalist(*args, **keywords)
+
+    monkeypatch.setattr(measure, "measure_finalist", ask)
+    monkeypatch.setattr(loop.Reserve, "final_s", lambda *_: 30.0)
+    script = Script(ratios=ratios(0.3) | {plan.backend: 0.7 for plan in other})
+    run(script, [*other, PLANS[0]], clock=clock)
+    assert answers == [[False, bool(other)], [False, False]]
+
+
 def test_a_run_that_has_ended_counts_its_new_set_up_alone(run: Callable[..., Study]) -> None:
     clock = Clock()
     run(Script(passes=lambda: clock.turn(2.0)), PLANS[:2], clock=clock)

@@ -258,7 +258,7 @@ class Attempts:
         self,
         trial: Trial,
         seconds: float | None = None,
-        is_enough: Callable[[Interval], bool] = lambda ratio: False,
+        is_enough: Callable[[Interval, bool], bool] = lambda ratio, accepted: False,
     ) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 

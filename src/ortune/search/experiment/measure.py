@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from ortune.core.acceptance import is_accepted
 from ortune.core.backend import Backend
 from ortune.core.errors import Interruption, OrtuneError, Refused, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
@@ -185,7 +186,7 @@ def measure_finalist(
     effort: Effort,
     sink: Sink,
     learnt: stats.PooledVariance,
-    is_enough: Callable[[Interval], bool] = lambda ratio: False,
+    is_enough: Callable[[Interval, bool], bool] = lambda ratio, accepted: False,
     provable: bool = False,
     plans: int = 1,
     chosen_by_samples: bool = False,
@@ -197,7 +198,8 @@ def measure_finalist(
     Args:
         learnt: How far pairs differ, from the rest of the run.
         is_enough: Asked after each pair from the second on whether its interval so far is all that
-            is wanted; without it there are `stats.PAIRS`.
+            is wanted, and told whether its accuracy is accepted; without it there are
+            `stats.PAIRS`.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
         plans: How many were looked at so far.
         chosen_by_samples: The search's samples designed it: the held-out ones alone count.
@@ -237,7 +239,8 @@ def measure_finalist(
                         blank = _profile_finalist(context, blank, files, fresh_pair)
                 timed.append(fresh_pair.pair)
                 if len(timed) >= stats.FEWEST_PAIRS and is_enough(
-                    stats.claim_ratio(timed, learnt)
+                    stats.claim_ratio(timed, learnt),
+                    is_accepted(replace(blank, scores=scores, status=Status.OK), strict=False),
                 ):
                     break
     except WorkerFailed as error:

@@ -666,7 +666,7 @@ def test_a_finalist_whose_scores_are_known_is_not_scored_again(
         effort=Effort(seconds=0.01),
         sink=ignore_event,
         learnt=stats.NOTHING,
-        is_enough=lambda ratio: True,
+        is_enough=lambda ratio, accepted: True,
     )
     known = scored(Verdict.PROVED)
     assert measure_again(former_scores=known).scores == known
