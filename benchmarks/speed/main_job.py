@@ -41,6 +41,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.trial import Verdict
+from ortune.core.version import read_commit
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.search.experiment.golden import find_built_model
@@ -94,7 +95,7 @@ def write(path: Path, name: str, found: dict[str, Any], **about: Any) -> None:
     Models of another list than this benchmark's come behind its own, in the order of their races.
     """
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
-    known[name] = found
+    known[name] = {**found, "commit": read_commit()}
     order = {one: at for at, one in enumerate(EVERY)}
     ordered = dict(
         sorted(known.items(), key=lambda case: order.get(case[0].partition(",")[0], len(order)))

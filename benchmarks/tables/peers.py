@@ -105,27 +105,6 @@ def peers_race(results: Mapping[str, Any]) -> str:
     return "\n\n".join([*parts, _installed(results)])
 
 
-def peers_readme(results: Mapping[str, Any]) -> str:
-    """Return one row a model: ortune beside the fastest peer within the budget."""
-    rows: list[list[Any]] = []
-    for name, case in results["cases"].items():
-        mine = own(case, "all backends")
-        best = fastest(case, "all backends")
-        cells: list[Any] = [f"{name}, {budget(case['budget'])}"]
-        for row in (mine, best):
-            cells += _told(row)
-        rows.append([*cells, place(case, "all backends")])
-    head = ["model, budget", "ortune", "score", "MB", "fastest peer within the budget", "score"]
-    return f"One thread of {where(results)}\n\n{table([*head, 'MB', 'ortune is'], rows)}"
-
-
-def _told(row: Row | None) -> list[str | None]:
-    if row is None:
-        return ["none", None, None]
-    name = "" if row["tool"] == OWN else f", {who(row)}"
-    return [f"{row['ratio']['value']:.3f}{name}", _figure(_score(row)), _mb(row)]
-
-
 def _standings(results: Mapping[str, Any]) -> str:
     rows: list[list[Any]] = []
     for name, case in results["cases"].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -57,6 +58,34 @@ def _found(results: Mapping[str, Any]) -> str:
 def unseen(results: Mapping[str, Any]) -> str:
     """Return one row a model: what searches found, over the best of others within the budget."""
     return "\n\n".join(_unseen(one) for one in by_machine(results))
+
+
+def unseen_readme(results: Mapping[str, Any]) -> str:
+    """Return how many models are ahead, level and behind, and one row a model."""
+    return "\n\n".join(_unseen_readme(one) for one in by_machine(results))
+
+
+def _unseen_readme(results: Mapping[str, Any]) -> str:
+    rows: list[list[Any]] = []
+    stands: Counter[str] = Counter()
+    label = list(next(iter(results["cases"].values()))["searches"])[-1]
+    for name, case in results["cases"].items():
+        mine, best = _own(case, label), rival(case, LABELS[0])
+        if mine is None or best is None:
+            continue
+        ratio = _over(case, mine, best)
+        stand = "level"
+        if ratio is not None and not ratio.low <= 1 <= ratio.high:
+            stand = "ahead" if ratio.high < 1 else "behind"
+        stands[stand] += 1
+        named = name.removesuffix(", all")
+        rows.append([named, f"{mine['ratio']['value']:.2f}", f"{best['ratio']['value']:.2f}"])
+        rows[-1] += [best["name"], f"{ratio or ''} {stand}".strip()]
+    means = [f"{np.exp(np.log([float(row[at]) for row in rows]).mean()):.2f}" for at in (1, 2)]
+    counts = ", ".join(f"{stand} on {stands[stand]}" for stand in ("ahead", "level", "behind"))
+    head = ["model", "ortune", "best of the others", "which", "ortune over it"]
+    shown = table(head, [*rows, ["geometric mean", *means, "", ""]])
+    return f"Of {len(rows)} models ortune is {counts}. {where(results)}\n\n{shown}"
 
 
 def _unseen(results: Mapping[str, Any]) -> str:

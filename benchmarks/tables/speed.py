@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from benchmarks.speed.budgets import SHAPES
 from benchmarks.speed.race import direct
 from benchmarks.tables.markdown import interval, percent, table, where
@@ -56,38 +54,6 @@ def budget(text: str) -> str:
     for name, short in SHOWN.items():
         text = text.replace(name, short)
     return f"`{text}`"
-
-
-def readme(results: Mapping[str, Any]) -> str:
-    """Return the README's table: ortune beside the best by hand, in two ways."""
-    rows = []
-    for name, case in results["cases"].items():
-        cells = [f"{name}, {budget(case['budget'])}"]
-        for label in LABELS:
-            mine, best = own(case, label), rival(case, label)
-            cells += [f"{one['ratio']['value']:.2f}" if one else "" for one in (mine, best)]
-        if case["cpu_budget"] != case["budget"]:
-            cells[0] += f"; CPU provider {budget(case['cpu_budget'])}"
-        cells[0] += " (too noisy for a verdict)" * _noisy(case)
-        rows.append(cells)
-    rows.append(["geometric mean", *(_geometric(rows, column) for column in range(1, 5))])
-    head = [
-        "model, budget",
-        "ortune",
-        "best by hand",
-        "ortune, CPU provider",
-        "best by hand there",
-    ]
-    return f"One thread of {where(results)}\n\n{table(head, rows)}"
-
-
-def _geometric(rows: list[list[str]], column: int) -> str:
-    values = [float(row[column]) for row in rows if row[column]]
-    return f"{np.exp(np.log(values).mean()):.2f}" if values else ""
-
-
-def _noisy(case: Case) -> bool:
-    return bool(case.get("attempts")) and bool(case["attempts"][-1]["too_noisy"])
 
 
 def main_job(results: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from benchmarks.peers.tools import judging
 from benchmarks.sentences import cosine
 from benchmarks.speed.budgets import SHAPES
 from benchmarks.speed.race import Pilot
-from benchmarks.tables.peers import beside, over, own, peers_race, peers_readme, place, rivals
+from benchmarks.tables.peers import beside, over, own, peers_race, place, rivals
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Interval
@@ -249,20 +249,6 @@ def test_the_table_has_all_files_and_what_failed() -> None:
     assert "| onnx-neural-compressor: static | about 3.00 (pilot) |" in text
     assert "| ModelOpt: int8 | exit 1: a\\|b |  |  | 12 s | no |" in text
     assert text.rindex("`int8 @ cpu` | 0.400") < text.rindex("(no layer left out) | 0.500")
-
-
-def test_the_readme_names_the_fastest_peer_or_says_that_there_is_none() -> None:
-    text = peers_readme(results(toy=case(row("ort", "static", 0.5))))
-    expected = "| toy, `top1>=base-0.01` | 0.400 | 0.88 | 5.0 | 0.500, onnxruntime's tools: static"
-    assert f"{expected} | 0.88 | 5.0 | first |" in text
-    assert "| none |  |  | first |" in peers_readme(results(toy=case()))
-
-
-def test_a_pilot_is_the_fastest_peer_only_where_none_raced() -> None:
-    pilot = row("onc", "static", 0.3, raced=False)
-    text = peers_readme(results(toy=case(row("ort", "static", 0.5), pilot)))
-    assert "| 0.500, onnxruntime's tools: static" in text
-    assert "| 0.300, onnx-neural-compressor: static" in peers_readme(results(toy=case(pilot)))
 
 
 # What a finished run of a tool is read as.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.result_files import find_results
 from benchmarks.speed.budgets import SHAPES
 from benchmarks.tables import __main__ as tables
 from benchmarks.tables.accuracy import lost
-from benchmarks.tables.search import best_known, by_machine, found
-from benchmarks.tables.speed import aa_cells, aa_summary, main_job, own, readme, rival, standing
+from benchmarks.tables.search import best_known, by_machine, found, unseen_readme
+from benchmarks.tables.speed import aa_cells, aa_summary, main_job, own, rival, standing
 
 
 @pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
@@ -100,9 +102,36 @@ def test_the_main_job_names_machine_budget_plan_and_noise() -> None:
     assert "too noisy" not in main_job(results())
 
 
-def test_the_readme_says_when_there_is_no_verdict() -> None:
-    assert "| resnet50, `snr>=30` | 0.40 | 0.41 | 0.45 | 0.50 |" in readme(results())
-    assert "(too noisy for a verdict)" in readme(results(too_noisy=(True,)))
+def test_the_readme_counts_models_ahead_level_and_behind() -> None:
+    whole = results(row("ortune, in 120s: int8", 0.4))
+    (case,) = whole["cases"].values()
+    case["searches"] = {"in 30s": {}, "in 120s": {}}
+    behind = json.loads(json.dumps(case))
+    behind["attempts"][-1]["blocks"]["openvino bf16"] = [[-1.0, -1.01]] * 5
+    whole["cases"] = {
+        "ahead, all": {**case, "machine": whole["machine"], "versions": whole["versions"]},
+        "behind, all": {**behind, "machine": whole["machine"], "versions": whole["versions"]},
+    }
+    text = unseen_readme(whole)
+    assert text.startswith("Of 2 models ortune is ahead on 1, level on 0, behind on 1. Some CPU")
+    assert "| ahead | 0.40 | 0.41 | openvino bf16 | 0.905 [0." in text
+    assert "| behind | 0.40 | 0.41 | openvino bf16 | 1.105 [1.1" in text
+    assert "| geometric mean | 0.40 | 0.41 |" in text
+
+
+def test_no_table_of_the_readme_is_of_code_long_gone() -> None:
+    """Results that are older than 200 commits of `src` are measured anew, or leave the page."""
+    readme = next(page for page in tables.PAGES if page.name == "README.md")
+    sources = [tables.TABLES[name][0] for name in tables.names(readme.read_text())]
+    assert sources
+    count = ["git", "-C", str(readme.parent), "rev-list", "--count"]
+    for path in (path for source in sources for path in find_results(source)):
+        commit = json.loads(path.read_text())["commit"].removesuffix("-dirty")
+        asked = [*count, f"{commit}..HEAD", "--", "src"]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip("a copy without the history of this repository")
+        assert int(done.stdout) <= 200, f"{path.name} is of {commit}"
 
 
 def test_the_list_of_budgets_has_the_nine_shapes() -> None:
