@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -124,4 +125,30 @@ def make_encoder_decoder(folder: Path, kind: str) -> Path:
         config = getattr(transformers, f"{name}Config")(**shared, bos_token_id=3, **sizes)
         model = getattr(transformers, head)(config)
     model.save_pretrained(folder)
+    return folder
+
+
+def make_spelling(folder: Path, norm: str = "layer") -> Path:
+    """Write a wav2vec2 of random weights that spells (CTC), its alphabet and feature extractor."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    folder.mkdir(parents=True)
+    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAOINSHRDLUMCWFGYPB"]
+    (folder / "vocab.json").write_text(json.dumps({c: n for n, c in enumerate(letters)}))
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "conv_dim": (32,) * 3, "conv_kernel": (10, 8, 4)}
+    sizes |= {"conv_stride": (5, 8, 4), "num_conv_pos_embeddings": 16}
+    sizes |= {"num_conv_pos_embedding_groups": 4, "feat_extract_norm": norm}
+    sizes |= {"do_stable_layer_norm": norm == "layer", "initializer_range": 0.3}
+    config = transformers.Wav2Vec2Config(vocab_size=len(letters), pad_token_id=0, **sizes)
+    model = transformers.Wav2Vec2ForCTC(config).eval()
+    with torch.no_grad():  # else one letter is always the likeliest, and words never end
+        model.lm_head.bias -= model(torch.randn(1, 16000)).logits[0].mean(0)
+        model.lm_head.bias[1:4] = -100
+    model.save_pretrained(folder)
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json"))
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=norm == "layer")
+    transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
     return folder

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ortune as ot
-from ortune.bundle.answers import Answerer, RunSample, add_texts
+from ortune.bundle.answers import Answerer, RunSample, add_answers
 from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import DONE, main
 from ortune.core import hub
@@ -194,6 +194,6 @@ def test_one_command_takes_a_folder_and_keeps_its_answers(
     assert agreed >= 0.5 * len(expected) and ("text" in answer) == (kind == "t5")
     if kind == "t5":
         with load_engine(bundle) as engine:
-            add_texts(engine, bundle)
+            add_answers(engine, bundle)
             (text,) = asyncio.run(engine["text"].submit(text=np.array([words], object)))["text"]
         assert text.startswith(answer["text"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ortune as ot
-from ortune.bundle.answers import add_texts
+from ortune.bundle.answers import add_answers
 from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import DONE, main
 from tests.real.decoders import read_news
@@ -62,7 +62,7 @@ def serve(folder: Path, **given: list[str]) -> dict[str, Any]:
     """Return what a server of the folder answers."""
     path = folder / "onnx" / "model.onnx"
     with load_engine(path) as engine:
-        add_texts(engine, path)
+        add_answers(engine, path)
         arrays = {name: np.array(texts, object) for name, texts in given.items()}
         return asyncio.run(engine["text"].submit(**arrays))
 

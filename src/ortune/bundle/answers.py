@@ -1,6 +1,7 @@
 """What a model of texts or classes says in the words of its task: a class, a vector, a text.
 
-`TextCall` is such a model as a function of texts, for an engine that serves it.
+`TextCall` and `SoundCall` are such a model as a function of texts or of files of sound, for an
+engine that serves it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -25,7 +27,10 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data.checks import IDS
+from ortune.data.alphabet import read_alphabet
+from ortune.data.checks import IDS, cast_to_input
+from ortune.data.formats.sounds import open_wav, read_sound_blocks
+from ortune.data.reading import Features, Reading, read_features
 from ortune.data.sentences import (
     PAIR,
     TEXT,
@@ -42,6 +47,7 @@ from ortune.data.sequences.generation import (
 )
 from ortune.data.sequences.rolling import StatePair
 from ortune.metrics.common.outputs import compute_softmax, find_vectors, pool_sentences
+from ortune.metrics.wer import collapse_path
 
 Kind: TypeAlias = Literal["vector", "class", "words", "masks", "span", "text"]
 TAKE_PAIRS = frozenset({hub.TEXT_CLASSES, hub.QUESTIONS, hub.FEATURES})
@@ -104,8 +110,9 @@ class Answerer:
         decodes = settings.task == hub.GENERATION or settings.config.get("is_encoder_decoder")
         self.writes = bool(decodes and (cached or self._decode))
         speaks = self.writes or settings.task == hub.MASKS
-        has_words = speaks and (settings.folder / hub.TOKENIZER).is_file()
+        has_words = (speaks or settings.spells) and (settings.folder / hub.TOKENIZER).is_file()
         self._tokenizer: Any = load_tokenizer(settings) if has_words else None
+        self._alphabet, self._blank = read_alphabet(settings), settings.blank
         self._mask = settings.mask
         self._start, self._longest = settings.start, settings.longest
         pair = self._decode is not None
@@ -140,6 +147,8 @@ class Answerer:
         if shapes.keys() >= {_START, _END}:
             return "span"
         shape, count = shapes.get(_LOGITS, ()), len(settings.classes)
+        if len(shape) == _WORDS and settings.spells:
+            return "text"
         if len(shape) == _WORDS and settings.task == hub.MASKS:
             return "masks" if self._tokenizer and self._mask else None
         named = bool(shape) and count == shape[-1]
@@ -159,6 +168,8 @@ class Answerer:
         """
         settings, (inputs, outputs, text) = self._settings, parts[0]
         kind = self._find_kind([TensorSpec(n, a.dtype.name, a.shape) for n, a in outputs.items()])
+        if kind == "text" and not self.writes:
+            return self._name_tokens(collapse_path(outputs[_LOGITS][:1], self._blank))
         if kind == "text":
             return self._write(parts[0], tokens)
         if kind == "vector":
@@ -224,9 +235,20 @@ class Answerer:
             count = min(count, max(0, self._longest - inputs[IDS].shape[1]))
         decoder = CachedDecoder(run, inputs, outputs)
         prompt, rules = inputs[IDS], self._rules
-        tokens = list(generate_tokens(decoder, prompt, count, rules, decoder.first))
-        words = {} if self._tokenizer is None else {TEXT: self._tokenizer.decode(tokens)}
-        return {**words, "tokens": tokens}
+        return self._name_tokens(
+            list(generate_tokens(decoder, prompt, count, rules, decoder.first))
+        )
+
+    def _name_tokens(self, tokens: list[int]) -> dict[str, Any]:
+        """Return tokens, and their text where there are words."""
+        decode = self._alphabet.join_tokens if self._alphabet is not None else None
+        decode = self._tokenizer.decode if self._tokenizer is not None else decode
+        return {**({} if decode is None else {TEXT: decode(tokens)}), "tokens": tokens}
+
+    @property
+    def has_words(self) -> bool:
+        """Whether tokens can be said as text."""
+        return self._tokenizer is not None or self._alphabet is not None
 
 
 def _compute_scores(settings: HubFolder, logits: NDArray[Any]) -> NDArray[Any]:
@@ -289,64 +311,51 @@ def _make_array(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
     return np.array(filled, object if spec.dtype == "str" else spec.dtype)
 
 
+_Part: TypeAlias = tuple[Tensors, TokenizedText | None]
+"""Inputs of one row, and their text where there is one."""
 MOST_TEXTS, _MOST_CHARS = 64, 1 << 16
 """Texts of a request of `TextCall`, and characters of each, at most."""
 MOST_TOKENS = 64
 """That are written for a text, at most."""
 
 
-class TextCall(Call):
-    """A model as a function of texts, answered as `Answerer` does.
+class AnswerCall(Call):
+    """A model as a function of what people have, answered as `Answerer` does.
 
-    Every text is a request of its own to the model, which joins those of one length; what is
-    written behind it is computed by itself.
+    Every text or sound is a request of its own to the model, which joins those of one length; what
+    is written behind it is computed by itself.
     """
 
-    def __init__(self, answerer: Answerer, task: str, sentences: Sentences) -> None:
-        """Be ready for texts of a model for `task`; `sentences` tokenizes."""
-        self._call, self._answerer, self._sentences = answerer.main, answerer, sentences
+    def __init__(self, answerer: Answerer, inputs: Sequence[TensorSpec]) -> None:
+        """Be ready for `inputs`, of one dimension."""
+        self._call, self._answerer = answerer.main, answerer
         self.name, self.serving = self._call.name, self._call.serving
-        pairs = task in TAKE_PAIRS and not answerer.writes
-        names = (TEXT, PAIR) if pairs else (TEXT,)
-        if task != hub.QUESTIONS:
-            self.optional = frozenset(names) - {TEXT}
-        inputs = tuple(TensorSpec(name, "str", ("texts",)) for name in names)
-        self.signature = Signature(inputs, answerer.outputs)
-
-    async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
-        """Answer arrays [texts] of strings; BadData for too many, too long, or unpaired."""
-        texts = inputs[TEXT].tolist()
-        pairs = inputs[PAIR].tolist() if PAIR in inputs else [None] * len(texts)
-        longest = max((len(text) for text in (*texts, *pairs) if text is not None), default=0)
-        if not 1 <= len(texts) <= MOST_TEXTS or longest > _MOST_CHARS:
-            raise BadData(
-                f"{len(texts)} texts, the longest of {longest} characters",
-                fix=f"send 1 to {MOST_TEXTS}, each of {_MOST_CHARS} characters at most",
-            )
-        if len(pairs) != len(texts):
-            raise BadData(
-                f"wrong number of elements in '{PAIR}': Got {len(pairs)}, expected {len(texts)}",
-                fix=f"send one for each '{TEXT}'",
-            )
-        tokenized = await asyncio.to_thread(
-            lambda: list(map(self._sentences.tokenize, texts, pairs))
+        rows = inputs[0].shape or ()
+        outputs = (
+            replace(spec, shape=tuple(rows[0] if dim == "texts" else dim for dim in spec.shape))
+            for spec in answerer.outputs
+            if spec.shape is not None
         )
-        parts = [part for of_one in tokenized for part in of_one]
+        self.signature = Signature(tuple(inputs), tuple(outputs))
+
+    async def _answer_all(self, samples: Sequence[Sequence[_Part]]) -> TimedAnswer:
+        """Answer samples, each of one part or several."""
+        parts = [part for sample in samples for part in sample]
         answers = [
             answer
             for start in range(0, len(parts), MOST_TEXTS)  # a long text would fill the queue
             for answer in await self._ask(parts[start : start + MOST_TEXTS])
         ]
         return TimedAnswer(
-            await asyncio.to_thread(self._state_answers, tokenized, answers),
+            await asyncio.to_thread(self._state_answers, samples, answers),
             min(answer.queued_ns for answer in answers),
             min(answer.started_ns for answer in answers),
             time.perf_counter_ns(),
-            len(texts),
+            len(samples),
         )
 
-    async def _ask(self, parts: Sequence[TokenizedText]) -> Sequence[TimedAnswer]:
-        requests = [asyncio.ensure_future(self._call.answered(**part.inputs)) for part in parts]
+    async def _ask(self, parts: Sequence[_Part]) -> Sequence[TimedAnswer]:
+        requests = [asyncio.ensure_future(self._call.answered(**inputs)) for inputs, _ in parts]
         try:
             return await asyncio.gather(*requests)
         finally:
@@ -354,15 +363,15 @@ class TextCall(Call):
                 request.cancel()
 
     def _state_answers(
-        self, tokenized: Sequence[Sequence[TokenizedText]], answers: Sequence[TimedAnswer]
+        self, samples: Sequence[Sequence[_Part]], answers: Sequence[TimedAnswer]
     ) -> dict[str, NDArray[Any]]:
         remaining = iter(answers)
         stated = [
             self._answerer.answer(
-                [RunSample(part.inputs, next(remaining).outputs, part) for part in parts],
+                [RunSample(inputs, next(remaining).outputs, text) for inputs, text in parts],
                 MOST_TOKENS,
             )
-            for parts in tokenized
+            for parts in samples
         ]
         rows: list[Mapping[str, Any]] = []
         for index, answer in enumerate(stated):
@@ -391,14 +400,102 @@ class TextCall(Call):
         """Do nothing, as `terminate`."""
 
 
-def add_texts(engine: Engine, path: Path) -> None:
-    """Let an engine of a model, or of encoder and decoder, answer texts as model ``text`` too.
+class TextCall(AnswerCall):
+    """A model as a function of texts."""
+
+    def __init__(self, answerer: Answerer, task: str, sentences: Sentences) -> None:
+        """Be ready for texts of a model for `task`; `sentences` tokenizes."""
+        pairs = task in TAKE_PAIRS and not answerer.writes
+        names = (TEXT, PAIR) if pairs else (TEXT,)
+        super().__init__(answerer, [TensorSpec(name, "str", ("texts",)) for name in names])
+        self._sentences = sentences
+        if task != hub.QUESTIONS:
+            self.optional = frozenset(names) - {TEXT}
+
+    async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
+        """Answer arrays [texts] of strings; BadData for too many, too long, or unpaired."""
+        texts = inputs[TEXT].tolist()
+        pairs = inputs[PAIR].tolist() if PAIR in inputs else [None] * len(texts)
+        longest = max((len(text) for text in (*texts, *pairs) if text is not None), default=0)
+        if not 1 <= len(texts) <= MOST_TEXTS or longest > _MOST_CHARS:
+            raise BadData(
+                f"{len(texts)} texts, the longest of {longest} characters",
+                fix=f"send 1 to {MOST_TEXTS}, each of {_MOST_CHARS} characters at most",
+            )
+        if len(pairs) != len(texts):
+            raise BadData(
+                f"wrong number of elements in '{PAIR}': Got {len(pairs)}, expected {len(texts)}",
+                fix=f"send one for each '{TEXT}'",
+            )
+        tokenize = self._sentences.tokenize
+        return await self._answer_all(
+            await asyncio.to_thread(
+                lambda: [
+                    [(part.inputs, part) for part in tokenize(*sample)]
+                    for sample in zip(texts, pairs, strict=True)
+                ]
+            )
+        )
+
+
+SOUND = "sound"
+MOST_SOUNDS, _MOST_BYTES, _MOST_SECONDS = 16, 1 << 25, 120
+"""Files of a request of `SoundCall`; bytes of each, and its length, at most."""
+
+
+class SoundCall(AnswerCall):
+    """A model as a function of .wav files; each is one sample."""
+
+    def __init__(self, answerer: Answerer, features: Features) -> None:
+        """Be ready for sound, of which `features` are computed."""
+        super().__init__(answerer, [TensorSpec(SOUND, "object", ("sounds",))])
+        self._taken, self._features = answerer.main.signature.inputs, features
+        length = features.length / features.rate
+        self._seconds = min(length, _MOST_SECONDS) if length else _MOST_SECONDS
+
+    async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
+        """Answer an array [sounds] of files; BadData for too many, too long, or no sound."""
+        files = inputs[SOUND].tolist()
+        largest = max(map(len, files), default=0)
+        if not 1 <= len(files) <= MOST_SOUNDS or largest > _MOST_BYTES:
+            raise BadData(
+                f"{len(files)} sounds, the largest of {largest} bytes",
+                fix=f"send 1 to {MOST_SOUNDS}, each of {_MOST_BYTES} bytes at most",
+            )
+        tensors = await asyncio.to_thread(lambda: list(map(self._read_sound, files)))
+        return await self._answer_all([[(fed, None)] for fed in tensors])
+
+    def _read_sound(self, content: bytes) -> Tensors:
+        with open_temporary_folder() as folder:
+            path = folder / "sound.wav"
+            path.write_bytes(content)
+            try:
+                wav = open_wav(path)
+                seconds = wav.frames / wav.rate
+                if seconds > self._seconds:
+                    raise BadData(
+                        f"sound of {seconds:.1f} s",
+                        fix=f"send {self._seconds:g} s at most, longer sound in parts",
+                    )
+                reading = Reading(self._taken, lambda text: None, features=self._features)
+                (block,) = read_sound_blocks([path], folder, reading)
+                (spec,) = reading.needed
+                values = block.columns[spec.name].read()
+                return {spec.name: cast_to_input("the file", values, spec, reading.note)}
+            except BadData as error:
+                reason = error.what.replace(str(path), "the file").replace(path.name, "the file")
+                raise BadData(reason, fix=error.fix) from None
+
+
+def add_answers(engine: Engine, path: Path) -> None:
+    """Let an engine of a model, or of encoder and decoder, answer ``text`` or ``sound`` too.
 
     Raises BadData: the package tokenizers is not installed, or does not read the tokenizer.
     """
     with open_temporary_folder() as folder:
         settings = find_settings(path, folder)
-        if settings is None or not (settings.folder / hub.TOKENIZER).is_file():
+        features = read_features(settings)
+        if settings is None or not (features or (settings.folder / hub.TOKENIZER).is_file()):
             return
         try:
             answerer = Answerer(engine, settings)
@@ -406,5 +503,8 @@ def add_texts(engine: Engine, path: Path) -> None:
             return
         inputs = answerer.main.signature.inputs
         sentences = open_sentences(settings, inputs, lambda text: None, answers=True)
-        if sentences is not None and answerer.outputs:
+        says = answerer.outputs and (answerer.has_words or answerer.outputs[0].name != TEXT)
+        if sentences is not None and says:
             engine.add_call(TEXT, TextCall(answerer, settings.task, sentences))
+        elif features is not None and len(inputs) == 1 and says:
+            engine.add_call(SOUND, SoundCall(answerer, features))

@@ -22,11 +22,11 @@ ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 """Where a folder has its ONNX file; the first that is there counts."""
 CONFIG, GENAI, TOKENIZER = "config.json", "genai_config.json", "tokenizer.json"
 MODULES, PICTURES = "modules.json", "preprocessor_config.json"
-PROCESSOR = "processor_config.json"
+PROCESSOR, VOCABULARY = "processor_config.json", "vocab.json"
 SIDE_FILES = (
     *(CONFIG, TOKENIZER, MODULES, PICTURES, "tokenizer_config.json", "special_tokens_map.json"),
     *(GENAI, PROCESSOR, "generation_config.json", "sentence_bert_config.json"),
-    *("config_sentence_transformers.json", "vocab.txt"),
+    *("config_sentence_transformers.json", "vocab.txt", VOCABULARY),
     *("1_Pooling/config.json", "2_Normalize/config.json"),
 )
 """What tells how texts and pictures become inputs; copied with a model."""
@@ -36,6 +36,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 SIMILARITY, FEATURES, GENERATION = "sentence-similarity", "feature-extraction", "text-generation"
 TEXT_CLASSES, TOKEN_CLASSES = "text-classification", "token-classification"
 QUESTIONS, MASKS = "question-answering", "fill-mask"
+SPEECH, SOUND_CLASSES = "automatic-speech-recognition", "audio-classification"
 _TASKS = {
     "ForSequenceClassification": TEXT_CLASSES,
     "ForTokenClassification": TOKEN_CLASSES,
@@ -44,7 +45,9 @@ _TASKS = {
     "ForImageClassification": "image-classification",
     "ForCausalLM": GENERATION,
     "LMHeadModel": GENERATION,
-    "WhisperForConditionalGeneration": "automatic-speech-recognition",
+    "ForAudioClassification": SOUND_CLASSES,
+    "ForCTC": SPEECH,
+    "WhisperForConditionalGeneration": SPEECH,
     "ForConditionalGeneration": "text2text-generation",
     "MTModel": "text2text-generation",
 }
@@ -91,9 +94,24 @@ class HubFolder:
         """What the model is for, in the hub's words; feature-extraction where nothing says so."""
         if (self.root / MODULES).is_file():
             return SIMILARITY
-        names = self.config.get("architectures") or [""]
-        ends = (task for end, task in _TASKS.items() if str(names[0]).endswith(end))
-        return next(ends, FEATURES)
+        ends = (task for end, task in _TASKS.items() if self._architecture.endswith(end))
+        task = next(ends, FEATURES)
+        hears = task == TEXT_CLASSES and "sampling_rate" in self.extractor
+        return SOUND_CLASSES if hears else task
+
+    @property
+    def _architecture(self) -> str:
+        return str((self.config.get("architectures") or [""])[0])
+
+    @property
+    def spells(self) -> bool:
+        """Whether the model says a token of every frame of sound, as wav2vec2 does (CTC)."""
+        return self.task == SPEECH and self._architecture.endswith("ForCTC")
+
+    @property
+    def blank(self) -> int:
+        """Number of the token that stands for no letter, of a model that spells."""
+        return next(iter(_read_numbers(self.config.get("pad_token_id"))), 0)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
+from ortune.data.alphabet import read_alphabet
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.labels import Annotations, NamedLabels
@@ -115,11 +116,15 @@ def load_feeds(
         blocks = sources.open_source(source, reading)
     samples = reader.read_samples(steps(blocks) if steps else blocks, shown)
     count = stream.write_stream(path, samples)
+    kept = tuple(reader.labels) or None
+    if (alphabet := read_alphabet(settings)) is not None and kept is not None:
+        texts = [label for label in kept if isinstance(label, str)]  # numbers are those of folders
+        kept = tuple(map(alphabet.number_text, texts)) or None
     return Feeds(
         path,
         count,
         tuple(reader.digests),
-        tuple(reader.labels) or None,
+        kept,
         tuple(reader.groups) or None,
         shown,
         notes=tuple(reader.notes),

@@ -216,7 +216,7 @@ def _find_names(
     header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> tuple[list[str], bool] | None:
     """Return the column that names the samples' files, and whether that is certain; None: none."""
-    extras = ("label", "group")
+    extras = ("label", "text", "group")
     columns = {n: [row[k] for row in rows] for k, n in enumerate(header) if n not in extras}
     for column in columns.values():
         if column and all(_FILE.fullmatch(cell) for cell in column):
@@ -232,8 +232,8 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
     """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line
-    with a column ``label``; another that has file names says which sample a row is of. Labels
-    that all look like integers are, else numbers, else text.
+    with a column ``label`` or ``text``; another that has file names says which sample a row is
+    of. Labels that all look like integers are, else numbers, else text.
 
     Raises:
         BadData: It cannot be read.
@@ -254,8 +254,8 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
         if not rows:
             raise BadData(f"{path} is empty", fix="give one label a line")
         header = [cell.lower() for cell in rows[0]]
-        if "label" in header:
-            at, rows = header.index("label"), rows[1:]
+        if label := next((name for name in ("label", "text") if name in header), None):
+            at, rows = header.index(label), rows[1:]
         elif len(header) == 1:
             at = 0
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -68,22 +68,52 @@ class LogMel:
         return np.asarray(np.maximum(0.0, np.minimum(rising, falling)) * areas[:, None])
 
 
-def read_features(settings: HubFolder | None) -> LogMel | None:
-    """Return what a folder's feature extractor computes; None where it has none like Whisper's.
+@dataclass(frozen=True)
+class Waveform:
+    """Sound as it is, or of mean 0 and variance 1, as transformers gives it to wav2vec2.
+
+    Attributes:
+        rate: Of the sound, in Hz.
+        normalizes: Mean and variance of every file are brought to 0 and 1.
+        length: Samples of sound that make up one answer; 0 for any number.
+    """
+
+    rate: int
+    normalizes: bool
+    length: int = 0
+
+    def compute(self, signal: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return [samples] of a signal."""
+        if not self.normalizes:
+            return signal
+        return np.asarray((signal - signal.mean()) / np.sqrt(signal.var() + 1e-7), np.float32)
+
+
+Features: TypeAlias = LogMel | Waveform
+"""What models take in the place of sound."""
+
+
+def read_features(settings: HubFolder | None) -> Features | None:
+    """Return what a folder's feature extractor computes; None of another kind, or without one.
 
     Raises:
         BadModel: Its settings are out of bounds.
     """
     keys = {} if settings is None else settings.extractor
-    if keys.get("feature_extractor_type") != "WhisperFeatureExtractor":
+    kind = keys.get("feature_extractor_type")
+    if kind not in ("WhisperFeatureExtractor", "Wav2Vec2FeatureExtractor"):
         return None
     values = [keys.get(name, usual) for name, usual in _USUAL.items()]
+    if kind == "Wav2Vec2FeatureExtractor":  # it has a rate alone; what else stands there is unused
+        values[1:] = list(_USUAL.values())[1:]
     if not all(type(value) is int and 0 < value <= _MOST for value in values):
         raise BadModel(
             f"the feature extractor has {dict(zip(_USUAL, values, strict=True))}",
             fix=f"give whole numbers up to {_MOST}, or download the folder again",
         )
     rate, seconds, bands, hop, width = values
+    if kind == "Wav2Vec2FeatureExtractor":
+        return Waveform(rate, keys.get("do_normalize", True) is True)
     return LogMel(rate, seconds * rate, bands, hop, width)
 
 
@@ -106,7 +136,7 @@ class Reading:
     optional: Collection[str] = ()
     classes: Sequence[str] = ()
     sentences: Sentences | None = None
-    features: LogMel | None = None
+    features: Features | None = None
 
     @property
     def needed(self) -> list[TensorSpec]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.unit import texts
 
-from ortune.bundle.answers import MOST_TEXTS, add_texts
+from ortune.bundle.answers import MOST_TEXTS, add_answers
 from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import DONE, main
 from ortune.core.errors import BadData
@@ -26,7 +26,7 @@ def answer(
 ) -> dict[str, Any]:
     path = folder / "onnx" / "model.onnx"
     with load_engine(path) as engine:
-        add_texts(engine, path)
+        add_answers(engine, path)
         assert engine.models == ("", "text")
         given = {"text": np.array(sentences, object)}
         if pairs is not None:
@@ -158,5 +158,5 @@ def test_a_model_that_says_neither_class_nor_vector_takes_tensors_alone(tmp_path
     texts.write_reader(tmp_path / "f", "BertModel", id2label=CLASSES)
     path = tmp_path / "f" / "onnx" / "model.onnx"
     with load_engine(path) as engine:
-        add_texts(engine, path)
+        add_answers(engine, path)
         assert engine.models == ("",)

@@ -61,10 +61,20 @@ def write_model(path: Path, *, external: bool = False) -> None:
         ("GPT2LMHeadModel", "text-generation"),
         ("T5ForConditionalGeneration", "text2text-generation"),
         ("WhisperForConditionalGeneration", "automatic-speech-recognition"),
+        ("Wav2Vec2ForCTC", "automatic-speech-recognition"),
+        ("WhisperForAudioClassification", "audio-classification"),
     ],
 )
 def test_task(tmp_path: Path, architecture: str, task: str) -> None:
     assert make_folder(tmp_path, architecture).task == task
+
+
+def test_a_classifier_with_a_rate_takes_sound(tmp_path: Path) -> None:
+    write_json(tmp_path / "preprocessor_config.json", {"sampling_rate": 16000})
+    folder = make_folder(tmp_path, "HubertForSequenceClassification")
+    assert folder.task == "audio-classification" and not folder.spells
+    folder = make_folder(tmp_path, "HubertForCTC", pad_token_id=3)
+    assert folder.spells and folder.blank == 3
 
 
 def test_sentence_transformers(tmp_path: Path) -> None:

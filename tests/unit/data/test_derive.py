@@ -240,6 +240,18 @@ def test_a_text_generator_is_judged_by_its_likeliest_tokens(tmp_path: Path) -> N
     assert Agreement("logits") in list_shown_metrics(Budget.parse("perplexity<=base+1"))
 
 
+def test_a_model_that_spells_is_judged_by_its_words_or_tokens(tmp_path: Path) -> None:
+    config = {"model_type": "hubert", "architectures": ["HubertForCTC"], "pad_token_id": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "vocab.json").write_text('{"|": 0, "a": 1, "<pad>": 2}')
+    sample = {"logits": RNG.normal(size=(1, 5, 3)).astype(np.float32)}
+    settings = hub.find_folder(tmp_path)
+    budget, rule = budget_for(None, [sample] * 4, [[1, 0]] * 4, {}, settings)  # type: ignore[arg-type]
+    assert str(budget) == "wer(blank=2, delimiter=0)<=base+0.01" and "words" in rule
+    budget, rule = budget_for(None, [sample] * 4, None, {}, settings)  # type: ignore[arg-type]
+    assert str(budget) == "wer(blank=2, share=0.95)<=0.01" and "tokens" in rule
+
+
 def masks(*shape: int, axis: int = 1) -> list[np.ndarray]:
     """Draw maps whose channels on an axis sum to 1 at each place."""
     scores = np.exp(4 * RNG.standard_normal((N, *shape)))

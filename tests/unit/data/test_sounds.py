@@ -255,6 +255,40 @@ def test_settings_that_do_not_fit(
         load(tmp_path / "d", tmp_path, *inputs)
 
 
+def test_a_model_that_spells_takes_whole_files_and_their_texts(tmp_path: Path) -> None:
+    """Of mean 0 and variance 1, whatever the length; letters as the alphabet has them."""
+    config = {"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "vocab.json").write_text('{"<pad>": 0, "|": 1, "A": 2, "B": 3, "<unk>": 4}')
+    extractor = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 8000}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(extractor))
+    write(tmp_path / "s" / "x" / "a.wav", tone(900) + 5000, 8000)
+    write(tmp_path / "s" / "y" / "b.wav", tone(400), 16000)
+    labels = tmp_path / "texts.csv"
+    labels.write_text("file_name,text\nb.wav,  b  A?\na.wav,ab\n")
+    spec, folder = (
+        TensorSpec("input_values", "float32", ("batch", None)),
+        hub.find_folder(tmp_path),
+    )
+
+    def load_texts(texts: Path | None) -> tuple[feeds.Feeds, list[np.ndarray]]:
+        loaded = feeds.load_feeds(
+            tmp_path / "s", [spec], tmp_path / "out", labels=texts, settings=folder
+        )
+        return loaded, [one["input_values"] for one in Stream(loaded.stream)]
+
+    found, (first, second) = load_texts(labels)
+    assert found.labels == ([2, 3], [3, 1, 2, 4])
+    assert first.shape == (1, 900) and second.shape == (1, 200), "of another rate"
+    assert abs(first.mean()) < 1e-5 and first.std() == pytest.approx(1, abs=1e-4)
+    assert load_texts(None)[0].labels is None, "folders are no texts"
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({**extractor, "do_normalize": False})
+    )
+    _, (first, _) = load_texts(None)
+    np.testing.assert_allclose(first[0], (tone(900) + 5000) / 32768, atol=1e-4)
+
+
 def test_a_speech_model_takes_features_of_whole_chunks(tmp_path: Path) -> None:
     """1000 Hz are 15 of the 45.2 mels that 40 bands share; silence is the same everywhere."""
     keys = {"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 1}

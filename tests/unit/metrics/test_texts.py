@@ -13,6 +13,7 @@ from ortune.metrics.f1 import F1
 from ortune.metrics.perplexity import Perplexity
 from ortune.metrics.sentence_cosine import SentenceCosine
 from ortune.metrics.spearman import Spearman
+from ortune.metrics.wer import Wer, collapse_path, count_edits
 
 RNG = np.random.default_rng(0)
 
@@ -113,3 +114,43 @@ def test_a_perplexity_is_likely_at_best() -> None:
     assert judge_accuracy(budget, records, base).verdict == "likely"
     records[:, 0] += 1
     assert judge_accuracy(budget, records, base).verdict == "fails"
+
+
+def spell(*path: int) -> dict[str, np.ndarray]:
+    return {"logits": np.eye(5, dtype=np.float32)[None, list(path)]}
+
+
+def test_equal_tokens_side_by_side_are_one_and_blanks_are_none() -> None:
+    assert collapse_path(spell(0, 1, 1, 0, 1, 2, 2, 0)["logits"], 0) == [1, 1, 2]
+    assert collapse_path(spell(0, 0)["logits"], 0) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "edits"),
+    [("", "", 0), ("", "ab", 2), ("abc", "", 3), ("kitten", "sitting", 3), ("abcd", "bcda", 2)],
+)
+def test_edits(first: str, second: str, edits: int) -> None:
+    assert count_edits(first, second) == count_edits(second, first) == edits
+
+
+def test_words_and_tokens_that_are_wrong() -> None:
+    """Words 1 2, 3 and 1 of the original against 1 2, 2 and 1; token 4 is between them."""
+    base, other = spell(1, 2, 4, 3, 4, 1), spell(1, 2, 4, 2, 4, 1)
+    words = Wer(delimiter=4)
+    assert words.record(base, other, None) == pytest.approx(1 / 3)
+    assert words.record(base, other, [1, 2, 4, 2, 4, 1]) == 0
+    assert words.record(base, base, [[1, 2, 4, 2]]) == 1, "2 of 2: one wrong and one too many"
+    assert Wer().record(base, other, None) == pytest.approx(1 / 6)
+    assert Wer().record(base, spell(1, 2), None) == 1, "another number of frames"
+    assert Wer().record(spell(0, 0), spell(1, 0), None) == 1
+    assert np.isnan(Wer().record(base, {"logits": base["logits"] * np.nan}, None))
+    with pytest.raises(BadData, match="'good' is no list of tokens\n  fix: "):
+        Wer().record(base, other, "good")
+
+
+def test_word_errors_are_proved_of_a_mean_and_of_a_share() -> None:
+    good, bad = np.zeros((600, 1)), np.ones((600, 1))
+    for text in ("wer<=base+0.01", "wer(share=0.95)<=0.01"):
+        budget = Budget.parse(text)
+        assert judge_accuracy(budget, good, good).verdict == "proved"
+        assert judge_accuracy(budget, bad, good).verdict != "proved"

@@ -152,8 +152,9 @@ def read_sound_blocks(
     note, features, specs = reading.note, reading.features, checks.specs_by_name(reading.needed)
     settings, spec = _read_settings(folder / SETTINGS, specs, note)
     if features is not None:
-        spec = TensorSpec(spec.name, "float32", (1, features.length))
-        settings = replace(settings, rate=features.rate, resample=True, length=features.length)
+        length = features.length or settings.length
+        spec = TensorSpec(spec.name, "float32", (1, length or (spec.shape or (None,))[-1]))
+        settings = replace(settings, rate=features.rate, resample=True, length=length)
     class_numbers = number_classes(files, folder, note, reading.classes)
     wavs = [open_wav(path) for path in files]
     rate = settings.rate or wavs[0].rate

@@ -15,12 +15,14 @@ from ortune.core.session import Tensors
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive
+from ortune.data.alphabet import read_alphabet
 from ortune.data.sequences.rolling import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import compute_score
 from ortune.measurement.evidence import check_bounds
 from ortune.metrics.score import EvaluateScore
 from ortune.metrics.sentence_cosine import SentenceCosine
+from ortune.metrics.wer import Wer
 from ortune.search.experiment.context import ScoredPart
 
 _LOOKED_AT = 64  # samples from which a budget is derived
@@ -54,7 +56,8 @@ def budget_for(
         settings is not None
         and (budget := _derive_from_task(settings, labels, outputs[0])) is not None
     ):
-        return budget, f"model for {settings.task}: {_TASK_RULES[budget.metric.name()]}"
+        kind = "tokens" if isinstance(budget.metric, Wer) and labels is None else ""
+        return budget, f"model for {settings.task}: {_TASK_RULES[kind or budget.metric.name()]}"
     looked = spread_indices(len(outputs), _LOOKED_AT)
     tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
     chosen = None if labels is None else [labels[i] for i in looked]
@@ -67,6 +70,8 @@ _TASK_RULES = {
     "sentence-cosine": "95 % of inputs must keep cosine 0.99 of their sentences' vectors",
     "agreement": "95 % of inputs must keep 99 % of their likeliest next tokens",
     "f1": "F1 over the labelled tokens may fall by 1 point",
+    "wer": "the mean share of wrong words may rise by 1 point",
+    "tokens": "95 % of inputs must keep 99 % of their decoded tokens",
 }
 
 
@@ -79,6 +84,11 @@ def _derive_from_task(
         return Budget(SentenceCosine(pooling=settings.pooling), 0.99)
     if settings.task == hub.GENERATION and "logits" in outputs:
         return Budget.parse("agreement(output=logits)>=0.99")
+    if settings.spells and "logits" in outputs:
+        alphabet = read_alphabet(settings)
+        if alphabet is None or labels is None:
+            return Budget(Wer(blank=settings.blank, share=0.95), 0.01)
+        return Budget(Wer(blank=settings.blank, delimiter=alphabet.words_end), 0.01, relative=True)
     if settings.task == hub.TOKEN_CLASSES and isinstance(first, list):
         classes = settings.classes
         without = f"(without={classes.index('O')})" if "O" in classes else ""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.bundle.answers import add_texts
+from ortune.bundle.answers import add_answers
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
@@ -67,7 +67,7 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
             require_signature=request.require_signature,
         )
         try:
-            add_texts(engine, path)
+            add_answers(engine, path)
         except OrtuneError as error:
             journal.log_event("warning", f"{path.name} takes no texts: {error.what}; {error.fix}")
         return engine
