@@ -38,7 +38,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z,]*|.*\bSPECS?|\.*")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh|cmake |trtexec|hf download|ray start")
+FOREIGN = re.compile(
+    r"benchmarks\.|tests\.fuzz|pip |--fresh|cmake |trtexec|hf download|ray start|curl "
+)
 """Lines with the options of other programs."""
 
 HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|tensorrt|cuda|directml|\w+://\S+|\S+\.(ortune|onnx)")

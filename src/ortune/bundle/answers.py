@@ -449,7 +449,7 @@ class SoundCall(AnswerCall):
     def __init__(self, answerer: Answerer, features: Features) -> None:
         """Be ready for sound, of which `features` are computed."""
         super().__init__(answerer, [TensorSpec(SOUND, "object", ("sounds",))])
-        self._taken, self._features = answerer.main.signature.inputs, features
+        self._specs, self._features = answerer.main.signature.inputs, features
         length = features.length / features.rate
         self._seconds = min(length, _MOST_SECONDS) if length else _MOST_SECONDS
 
@@ -477,7 +477,7 @@ class SoundCall(AnswerCall):
                         f"sound of {seconds:.1f} s",
                         fix=f"send {self._seconds:g} s at most, longer sound in parts",
                     )
-                reading = Reading(self._taken, lambda text: None, features=self._features)
+                reading = Reading(self._specs, lambda text: None, features=self._features)
                 (block,) = read_sound_blocks([path], folder, reading)
                 (spec,) = reading.needed
                 values = block.columns[spec.name].read()

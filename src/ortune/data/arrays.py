@@ -129,7 +129,9 @@ def map_npy(path: Path) -> Column:
 
 
 @contextmanager
-def translate_read_errors(path: Path) -> Iterator[None]:
+def translate_read_errors(
+    path: Path, fix: str = "write the file again, as plain arrays without Python objects"
+) -> Iterator[None]:
     """Turn what goes wrong with a file into BadData."""
     try:
         yield
@@ -137,8 +139,7 @@ def translate_read_errors(path: Path) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and error.filename == str(path):
             raise BadData(f"{path}: no such file or directory", fix="check the path") from error
         raise BadData(
-            f"cannot read {path}: {user_function.describe_error(error)}",
-            fix="write the file again, as plain arrays without Python objects",
+            f"cannot read {path}: {user_function.describe_error(error)}", fix=fix
         ) from error
 
 

@@ -39,6 +39,7 @@ _WIDEST = 256
 """How many times two rates may differ where one is resampled to the other."""
 _OPEN_END = 0xFFFFFFFF
 """The length that a program writes which does not know it yet."""
+_FIX = "give a whole .wav file of 8 to 32 bit PCM or float32"
 _RATES, _FRAMES = Bounds(high=10_000_000), Bounds()
 
 
@@ -95,7 +96,7 @@ class Wav:
         soundfile = _import_library("soundfile")
         values: NDArray[Any]
         count = max(0, min(stop, self.frames) - start)
-        with arrays.translate_read_errors(self.path):
+        with arrays.translate_read_errors(self.path, _FIX):
             try:
                 kind = "int16" if dtype == "uint8" else dtype
                 values, _ = soundfile.read(self.path, count, start, dtype=kind, always_2d=True)
@@ -114,7 +115,7 @@ def open_wav(path: Path) -> Wav:
             soundfile is not installed.
     """
     soundfile = _import_library("soundfile")
-    with arrays.translate_read_errors(path):
+    with arrays.translate_read_errors(path, _FIX):
         with regular_file.open_regular(path) as file:
             head = file.read(12)
         length, size = int.from_bytes(head[4:8], "little"), path.stat().st_size
