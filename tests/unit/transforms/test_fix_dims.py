@@ -208,14 +208,9 @@ def test_height_and_width_are_freed_and_run_at_twice_the_size(tmp_path: Path) ->
     assert run(after, {"x": normal(1, 3, 10, 12)})[0].shape == (1, 120, 4)
 
 
-def test_fixed_and_freed_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fixed_and_freed_on_the_command_line(tmp_path: Path) -> None:
     source = file.save(model_of(PADDED), tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
-    assert main(["apply", str(source), "fix-dims(dims=[hight:3])", "-o", str(out)]) == 2
-    lines = capsys.readouterr().err.splitlines()[-2:]
-    assert "no dimension 'hight'" in lines[0] and "batch, height, width" in lines[1]
     fixed = "fix-dims(dims=[batch:1, height:5, width:6])"
     assert main(["apply", str(source), fixed, "simplify", "free-dims", "-o", str(out)]) == 0
     assert read_facts(file.load(out)).inputs[0].shape == ("batch", 3, 5, 6)

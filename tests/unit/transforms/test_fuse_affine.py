@@ -98,24 +98,18 @@ def test_a_scale_in_front_of_padding(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("op", "attributes", "said"),
     [
-        ({"pads": [0, 0, 0, 1]}, "zeros of its padding"),
-        ({"auto_pad": "SAME_UPPER"}, "zeros of its padding"),
+        ("Conv", {"pads": [0, 0, 0, 1]}, "zeros of its padding"),
+        ("Conv", {"auto_pad": "SAME_UPPER"}, "zeros of its padding"),
+        ("ConvTranspose", {}, "borders"),
     ],
 )
-def test_a_shift_in_front_of_padding_is_left_alone(attributes: dict, said: str) -> None:
+def test_a_shift_in_front_of_borders_is_left_alone(op: str, attributes: dict, said: str) -> None:
     held = {"w": normal(4, 4, 3, 3), "a": channels(4, 4)}
-    nodes = [node("Add", "x", "a", to="u"), node("Conv", "u", "w", to="y", **attributes)]
+    nodes = [node("Add", "x", "a", to="u"), node(op, "u", "w", to="y", **attributes)]
     model = loaded(network(nodes, [1, 4, "h", "w"], held))
     assert STEP.apply(model) == 0 and said in take_notes(model)
-
-
-def test_a_shift_in_front_of_a_transposed_convolution_is_left_alone() -> None:
-    held = {"w": normal(4, 4, 3, 3), "a": channels(4, 4)}
-    nodes = [node("Add", "x", "a", to="u"), node("ConvTranspose", "u", "w", to="y")]
-    model = loaded(network(nodes, [1, 4, "h", "w"], held))
-    assert STEP.apply(model) == 0 and "borders" in take_notes(model)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +122,24 @@ def test_a_constant_that_is_not_one_a_channel_is_left_alone(shape: tuple[int, ..
     assert STEP.apply(model) == 0 and "one number a channel" in take_notes(model)
 
 
-def test_the_end_of_an_activation_is_left_alone() -> None:
-    model = model_of("""
-        <ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+LEFT = {
+    "end of an activation": """g (float[1,1,4,4] x) => (float[1,1,4,4] y)
         <float[1,1,1,1] w = {3}, float three = {3}, float zero = {0}, float six = {6}> {
-            a = Add(x, three)  c = Clip(a, zero, six)  m = Mul(x, c)  d = Div(m, six)
-            y = Conv(d, w)
-        }
-    """)
-    assert STEP.apply(model) == 0 and "activation" in take_notes(model)
+        a = Add(x, three) c = Clip(a, zero, six) m = Mul(x, c) d = Div(m, six) y = Conv(d, w) }""",
+    "a caller may override": """g (float[1,1,4,4] x, float[1] m = {2.0}) => (float[1,1,4,4] y)
+        <float[1,1,1,1] w = {3.0}> { c = Conv(x, w)  y = Mul(c, m) }""",
+    "other operators look up rows": """g (float[2,3] x, int64[1] i) => (float[2,2] y, float[1,2] z)
+        <float[3,2] w = {1, 2, 3, 4, 5, 6}, float m = {2.0}>
+        { c = MatMul(x, w)  y = Mul(c, m)  z = Gather(w, i) }""",
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "said"), zip(LEFT, ("activation", "override", "other operators"), strict=True)
+)
+def test_what_is_not_theirs_alone_is_left(case: str, said: str) -> None:
+    model = model_of(LEFT[case])
+    assert STEP.apply(model) == 0 and said in take_notes(model)
 
 
 def test_a_constant_that_widens_one_channel_is_left_alone() -> None:
@@ -162,15 +164,6 @@ def test_what_else_is_read_or_not_finite_is_left_alone() -> None:
     assert STEP.apply(loaded(network(square, [1, 2, 4, 4], held))) == 0
 
 
-def test_a_constant_that_a_caller_may_override_is_left_alone() -> None:
-    model = model_of("""
-        <ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,1,4,4] x, float[1] m = {2.0}) => (float[1,1,4,4] y)
-        <float[1,1,1,1] w = {3.0}> { c = Conv(x, w)  y = Mul(c, m) }
-    """)
-    assert STEP.apply(model) == 0 and "override" in take_notes(model)
-
-
 def test_one_weight_of_two_layers_with_one_scale_is_stored_once() -> None:
     held = {"w": normal(3, 3, 1, 1), "m": channels(4, 3)}
     nodes = [
@@ -183,16 +176,6 @@ def test_one_weight_of_two_layers_with_one_scale_is_stored_once() -> None:
     model = loaded(network(nodes, [1, 3, 4, 4], held))
     after, count = transformed(model, STEP, [{"x": normal(1, 3, 4, 4)}], tolerance=1e-5)
     assert count == 2 and len(after.graph.initializers) == 1
-
-
-def test_a_table_that_rows_are_looked_up_in_is_left_alone() -> None:
-    model = model_of("""
-        <ir_version: 8, opset_import: ["" : 17]>
-        g (float[2,3] x, int64[1] i) => (float[2,2] y, float[1,2] z)
-        <float[3,2] w = {1, 2, 3, 4, 5, 6}, float m = {2.0}>
-        { c = MatMul(x, w)  y = Mul(c, m)  z = Gather(w, i) }
-    """)
-    assert STEP.apply(model) == 0 and "other operators" in take_notes(model)
 
 
 def test_bodies_and_half_floats() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.unit import rewriting
 from tests.unit.rewriting import leaves, loaded, normal, ops, transformed
 
 from ortune.transforms.fuse_batch_norm import FuseBatchNorm
@@ -26,20 +27,11 @@ def network(
     **norm: object,
 ) -> onnx.ModelProto:
     """A node and a BatchNormalization after it."""
-    rng = np.random.default_rng(7)
-    held = dict(weights)
-    for name in ("scale", "shift", "mean"):
-        held[name] = rng.standard_normal(channels).astype(np.float32)
-    held["variance"] = rng.random(channels).astype(np.float32) + 0.1
+    names = enumerate(("scale", "shift", "mean", "variance"))
+    held = weights | {name: normal(channels, seed=7 + place) for place, name in names}
+    held["variance"] = np.abs(held["variance"]) + 0.1
     last = helper.make_node("BatchNormalization", ["t", *norm_inputs], ["y"], epsilon=0.01, **norm)
-    graph = helper.make_graph(
-        [node, last, *extra],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return rewriting.network([node, last, *extra], x, held, opset=opset, outputs=outputs)
 
 
 @pytest.mark.parametrize("bias", [True, False])

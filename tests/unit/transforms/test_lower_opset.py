@@ -12,7 +12,6 @@ from onnx.reference import ReferenceEvaluator
 from tests import backend_cases
 from tests.unit.rewriting import loaded, model_of, normal, ops, run, transformed
 
-from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Transform
@@ -116,14 +115,6 @@ def test_nothing_is_lowered_that_is_lower() -> None:
     assert LowerOpset(to=18).apply(model) == 0
     facts = Facts({}, 0, 0, 0, {}, 22, 8, (), ())
     assert LowerOpset(to=21).applies(facts) and not LowerOpset().applies(facts)
-
-
-def test_a_refusal_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = file.save(model_of(text(26, "[low] y = CumProd(x, first)")), tmp_path / "m.onnx")
-    out = tmp_path / "out.onnx"
-    assert main(["apply", str(source), "lower-opset(to=21)", "-o", str(out)]) == 2
-    lines = capsys.readouterr().err.splitlines()[-2:]
-    assert "CumProd 'low'" in lines[0] and "fix: lower it less" in lines[1] and not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,6 @@ def test_only_what_changed_is_touched() -> None:
     assert all(node.metadata_props for node in model.graph if node.op_type != "Constant")
 
 
-def test_a_newer_model_is_left_alone() -> None:
-    model = model_of(text(17, "y = Relu(x)"))
-    assert RaiseOpset(to=13).apply(model) == 0 and model.opset_imports[""] == 17
-
-
 def test_operators_of_other_domains_are_left_alone() -> None:
     source = text(11, "t = own.odd(x) y = Softmax<axis = 2>(t)").replace(
         '["": 11]', '["": 11, "own": 3]'

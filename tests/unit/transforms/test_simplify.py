@@ -163,15 +163,6 @@ def test_bodies_are_simplified_too() -> None:
     leaves({"If": 1, "Mul": 1, "Neg": 1}, text, Simplify(), feeds)
 
 
-def test_functions_are_inlined() -> None:
-    text = """<ir_version: 9, opset_import: ["": 17, "own": 1]>
-        g (float[n] x) => (float[n] y) { a = own.twice(x) y = own.twice(a) }
-        <opset_import: ["": 17], domain: "own">
-        twice (a) => (b) { i = Identity(a) b = Add(i, i) }"""
-    model, _ = transformed(text, Simplify(), [{"x": normal(3)}])
-    assert ops(model) == {"Add": 2} and not model.functions
-
-
 def test_equal_weights_are_stored_once() -> None:
     text = f"""{HEAD} g (float[n, 2] x) => (float[n, 2] y)
         <float[2] a = {{1, 2}}, float[2] b = {{1, 2}}, float[2] c = {{1, 3}},

@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.unit import rewriting
 from tests.unit.rewriting import leaves, loaded, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
@@ -34,14 +35,7 @@ def network(
     made = "t" if behind else "y"
     layer = helper.make_node("ConvTranspose", ["x", *held], [made], name="up", **attributes)
     names = ["n", weight[0], *(f"s{i}" for i in range(len(weight) - 2))]
-    graph = helper.make_graph(
-        [layer, *behind],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, names)],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs],
-        [numpy_helper.from_array(array, name) for name, array in held.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return rewriting.network([layer, *behind], names, held, opset=opset, outputs=outputs)
 
 
 def feeds(channels: int, *sizes: tuple[int, ...]) -> list[dict[str, np.ndarray]]:

@@ -95,14 +95,6 @@ def test_connections_that_the_server_closes_are_opened_again() -> None:
     assert script.connections > 9
 
 
-def test_a_dead_server_is_errors_not_an_end() -> None:
-    script = Script()
-    with over_http(script) as url:
-        pass
-    with pytest.raises(OrtuneError, match="no server answers"), open_clients(LoadTest(url)):
-        pass
-
-
 @BOTH
 def test_several_processes_and_a_batch(serving: Serving) -> None:
     script = Script(delay_s=lambda number: 0.005)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from google.protobuf import json_format
 
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.instances import InstanceGroup
@@ -66,8 +65,3 @@ def test_what_the_protocol_cannot_say_is_refused() -> None:
             metadata.model_metadata("m", ["1"], "p", [spec], [])
         with pytest.raises(RequestRefused):
             metadata.model_config("m", "p", [], [spec], max_batch=0)
-
-
-def test_a_typo_would_be_found() -> None:
-    with pytest.raises(json_format.ParseError):
-        metadata.as_message("ServerMetadataResponse", {"nmae": "x"})

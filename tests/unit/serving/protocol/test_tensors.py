@@ -40,12 +40,6 @@ def test_bytes_come_back(items: list[bytes]) -> None:
     assert back.shape == (len(items), 1) and back.ravel().tolist() == items
 
 
-def test_bfloat16_comes_back() -> None:
-    array = np.arange(6, dtype=ml_dtypes.bfloat16).reshape(2, 3)
-    back = from_raw("x", "BF16", (2, 3), to_raw(array))
-    assert back.dtype == ml_dtypes.bfloat16 and (back == array).all()
-
-
 def test_what_is_not_contiguous_is_written_in_order() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
     assert bytes(to_raw(array)) == array.tobytes()

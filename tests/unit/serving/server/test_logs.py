@@ -54,16 +54,6 @@ def test_json_has_the_fields() -> None:
     }
 
 
-def test_text_reads_as_words() -> None:
-    out = io.StringIO()
-    journal = Journal(out)
-    journal.log_request(LoggedRequest("http", "toy", "", "", 400, 1.0, error="no input 'z'"))
-    (line,) = lines(journal, out)
-    assert line.endswith(
-        "WARNING request front=http model=toy status=400 ms=1.0 error=\"no input 'z'\""
-    )
-
-
 @pytest.mark.parametrize(
     ("status", "level"),
     [(400, "warning"), (503, "warning"), (500, "error"), ("INTERNAL", "error")],
@@ -103,32 +93,6 @@ def test_whoever_does_not_read_holds_nobody_up() -> None:
     journal.close()
     assert time.monotonic() - began < 10
     free.set()
-
-
-def test_long_words_are_cut() -> None:
-    out = io.StringIO()
-    journal = Journal(out)
-    journal.log_request(
-        LoggedRequest("http", "m" * 9000, "1", "i" * 9000, 404, 1.0, error="e" * 9000)
-    )
-    (line,) = lines(journal, out)
-    assert len(line) < 1200
-
-
-def test_an_observer_sees_every_request_logged_or_not() -> None:
-    class Seen(list[Any]):
-        def observe(self, answered: LoggedRequest) -> None:
-            self.append(answered)
-
-        def close(self) -> None: ...
-
-    out, seen = io.StringIO(), Seen()
-    journal = Journal(out, observer=seen)
-    journal.log_request(
-        LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, trace="00-1-2-01")
-    )
-    assert lines(journal, out) == []
-    assert seen == [LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
 
 
 def test_libraries_log_here_until_detached() -> None:

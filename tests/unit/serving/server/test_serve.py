@@ -11,7 +11,7 @@ import ortune as ot
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.hardware.cpus import divide_cpus
 from ortune.serving.server import serve
-from ortune.serving.server.settings import Listening, Serve, parse_request, spell_request
+from ortune.serving.server.settings import Serve, parse_request, spell_request
 
 
 @pytest.mark.parametrize(("missing", "package"), serve.NEEDED.items())
@@ -98,9 +98,3 @@ def test_processes_share_no_cpu(
     cpus: tuple[int, ...], processes: int, wanted: list[tuple[int, ...]]
 ) -> None:
     assert [tuple(one) for one in divide_cpus(cpus, processes)] == wanted
-
-
-def test_what_is_said_when_it_is_ready() -> None:
-    both = Listening("http://127.0.0.1:8000", "127.0.0.1:8001", ["toy"], [7])
-    assert str(both) == "serving toy on http://127.0.0.1:8000 and grpc 127.0.0.1:8001"
-    assert str(Listening(None, "[::1]:1", [], [7])) == "serving no model on grpc [::1]:1"

@@ -82,54 +82,6 @@ async def test_a_body_in_parts_is_read_in_place(tmp_path: Path) -> None:
             assert taken.flags.aligned and not taken.flags.owndata
 
 
-async def test_several_inputs_and_texts(tmp_path: Path) -> None:
-    async with client(tmp_path, "two", "words") as ask:
-        a, b = np.float32([[1, -2]]), np.array([[1, -2, 3]])
-        found = await ask.infer("two", {"b": b, "a": a})
-        assert found.output("p")["data"] == [-1, 2]
-        assert found.output("q") == {
-            "name": "q",
-            "datatype": "INT64",
-            "shape": [1, 3],
-            "data": [1, 2, 3],
-        }
-        words = await ask.infer("words", {"word": np.array(["ä", ""], object)})
-        assert words.output("same")["data"] == ["ä", ""]
-
-
-WRONG: tuple[tuple[bytes, dict[str, str], str], ...] = (
-    (b"", {}, "inference header size should be in range"),
-    (b"[" * 60_000, {}, "failed to parse the request JSON buffer"),
-    (b'{"inputs": []}', {}, "expected 1 inputs but got 0"),
-    (b"{}", {LENGTH: "x"}, "Unable to parse Inference-Header-Content-Length, got: x"),
-    (b"{}", {LENGTH: "9" * 5000}, "Unable to parse Inference-Header-Content-Length, got"),
-    (b"{}", {LENGTH: "3"}, "inference header size should be in range"),
-    (request({"x": X}, True)[0], {}, "failed to parse the request JSON buffer"),
-    (request({"x": X[:, :3]})[0], {}, "unexpected shape for input 'x' for model 'toy'"),
-    (request({"x": X[[0] * 9]})[0], {}, "batch-size must be <= 8"),
-    (request({"x": X}, outputs=[{"name": "z"}])[0], {}, "unexpected inference output 'z'"),
-)
-
-
-async def test_wrong_requests(tmp_path: Path) -> None:
-    async with client(tmp_path) as ask:
-        for body, headers, told in WRONG:
-            found = await ask("POST", URL, body, headers)
-            assert (found.status, told in found.error, len(found.error) < 1000) == (
-                400,
-                True,
-                True,
-            )
-        assert (await ask.infer("toy", {"x": X})).status == 200
-
-
-async def test_a_failing_model_is_a_fault_of_the_server(tmp_path: Path) -> None:
-    async with client(tmp_path, GATE) as ask:
-        found = await ask.infer(GATE, {"x": -X - 1})
-        assert found.status in (400, 500) and "a negative number" in found.error
-        assert (await ask.infer(GATE, {"x": X})).status == 200
-
-
 async def test_unknown_models_and_names_that_try_to_get_out(tmp_path: Path) -> None:
     async with client(tmp_path) as ask:
         body = request({"x": X})[0]
@@ -156,30 +108,6 @@ async def test_a_queue_that_is_full_and_a_time_out(tmp_path: Path) -> None:
         assert late.status == 504 and late.error == "Request timeout expired"
         ask.session.go.set()
         assert (await first).status == 200
-
-
-async def test_a_client_that_goes_away_leaves_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with client(tmp_path, GATE) as ask:
-        served = ask.repository.find_model(GATE)
-        ask.session.go.clear()
-        url, (body, _) = f"/v2/models/{GATE}/infer", request({"x": X[:1]})
-        gone = asyncio.Event()
-        stays = ask.begin("POST", url, body)
-        while served.call.statistics.depth or served.running < 1:
-            await asyncio.sleep(0.001)
-        leaves = ask.begin("POST", url, body, {"x-request-id": "left"}, gone=gone)
-        while served.running < 2:
-            await asyncio.sleep(0.001)
-        gone.set()
-        assert (await leaves).status == 0
-        assert served.running == 1
-        ask.session.go.set()
-        assert (await stays).status == 200
-        assert (await ask.infer(GATE, {"x": X})).status == 200
-    log = ask.log.getvalue()
-    assert re.search(r"id=left status=499 .*went away", log)
 
 
 async def test_request_ids(tmp_path: Path) -> None:
@@ -411,18 +339,6 @@ async def test_not_everybodys_largest_at_once(tmp_path: Path) -> None:
         await asyncio.wait(held)
         again = await ask("POST", URL, request({"x": X})[0].ljust(CAP))
         assert again.status == 200
-
-
-async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "PERIOD_S", 0.05)
-    async with client(tmp_path) as ask:
-        for parts in ([b""], [b"{"], [b"{", b" ", b" "]):
-            found = await ask("POST", URL, parts, hangs=True)
-            assert found.status == 408
-            assert found.error == "the body of the request did not come in time"
-            assert found.headers["connection"] == "close"
-        admin = await ask("POST", "/v2/repository/index", [b"{"], hangs=True)
-        assert admin.status == 408
 
 
 async def test_a_slow_body_that_goes_on_is_waited_for(

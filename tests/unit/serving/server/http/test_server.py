@@ -89,19 +89,6 @@ async def test_who_sends_no_head_is_cut(monkeypatch: pytest.MonkeyPatch, sent: b
             await reader.readexactly(1)
 
 
-async def test_who_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
-    async with running() as (server, port, _):
-        with socket.socket() as link:
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            link.connect(("127.0.0.1", port))
-            link.sendall(b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n")
-            while not server.server_state.total_requests:
-                await asyncio.sleep(0.01)
-            while server.server_state.connections:
-                await asyncio.sleep(0.05)
-
-
 async def test_who_reads_none_of_many_answers_is_cut_without_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,14 +135,6 @@ async def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
     assert len(repository.build_index(ready=True)) == 1
 
 
-async def test_clients_load_and_unload_only_where_they_may(tmp_path: Path) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx"))
-    await repository.start()
-    words = "explicit model load / unload is not allowed if polling is enabled"
-    for work in (repository.load("toy", {}), repository.unload("toy")):
-        assert await refusal(work) == (RefusalKind.UNAVAILABLE, words)
-
-
 async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx", 3), explicit=True)
     await repository.start()
@@ -159,15 +151,6 @@ async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
     await repository.load("toy")
     assert await factor(repository) == 4
     assert repository.find_model("toy").counters.answered == 2, "counts go on"
-
-
-@pytest.mark.parametrize("key", ["config", "file:1/model.onnx"])
-async def test_overrides_are_refused(tmp_path: Path, key: str) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx"), explicit=True)
-    await repository.start()
-    status, text = await refusal(repository.load("toy", {key: "{}"}))
-    assert status is RefusalKind.UNSUPPORTED
-    assert "override" in text
 
 
 async def test_what_cannot_be_loaded_or_unloaded_is_said(tmp_path: Path) -> None:

@@ -28,22 +28,23 @@ def text(body: str) -> str:
         <{CONSTANTS}> {{ {SIZES} {body} }}"""
 
 
-def test_gather_by_all_positions_is_the_tensor() -> None:
-    """As the exporter of today writes it."""
-    body = """m = Max(r3, c3) wide = Shape(m) r4 = Expand(r3, wide) c4 = Expand(c3, wide)
+@pytest.mark.parametrize(
+    "body",
+    [
+        # as the exporter of today writes it
+        """m = Max(r3, c3) wide = Shape(m) r4 = Expand(r3, wide) c4 = Expand(c3, wide)
         r5 = Unsqueeze(r4, last) c5 = Unsqueeze(c4, last) at = Concat<axis = -1>(r5, c5)
-        g = GatherND(mask, at) w = Where(g, nil, low) y = Add(x, w)"""
-    leaves({"Unsqueeze": 1, "Where": 1, "Add": 1}, text(body), Simplify(), FEEDS)
-
-
-def test_gather_from_the_flat_tensor_is_the_tensor() -> None:
-    """As the tracing exporter writes it, the true half of the mask included."""
-    body = """flat = Flatten<axis = 2>(mask) n1 = Unsqueeze(n, a0) step = Mul(r3, n1)
+        g = GatherND(mask, at) w = Where(g, nil, low) y = Add(x, w)""",
+        # as the tracing exporter writes it, the true half of the mask included
+        """flat = Flatten<axis = 2>(mask) n1 = Unsqueeze(n, a0) step = Mul(r3, n1)
         at = Add(c3, step) g = Gather<axis = 0>(flat, at) shape = Shape(at)
         line = Reshape(g, last) h = Reshape(line, shape)
         ge = GreaterOrEqual(q4, i0) true = And(yes, ge) both = And(true, h)
         b1 = Unsqueeze(b, a0) to = Concat<axis = 0>(b1, a1, n1, n1) e = Expand(both, to)
-        w = Where(e, nil, low) y = Add(x, w)"""
+        w = Where(e, nil, low) y = Add(x, w)""",
+    ],
+)
+def test_a_gather_of_all_positions_is_the_tensor(body: str) -> None:
     leaves({"Unsqueeze": 1, "Where": 1, "Add": 1}, text(body), Simplify(), FEEDS)
 
 
