@@ -1,7 +1,5 @@
 """A toy run, its bundle, and where engines unpack."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A study with confirmed plans of two backends; what bundles of several plans are tested on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

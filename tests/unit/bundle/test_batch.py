@@ -1,7 +1,5 @@
 """Batch inference here: every row once and in order, whatever ended the run before."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

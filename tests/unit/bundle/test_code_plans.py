@@ -1,7 +1,5 @@
 """A plan for PyTorch in a bundle: named code, which comes last and runs only where allowed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a person is handed outlives a loss of power; what can be made again is not waited for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A bundle from a stranger: forged with digests that agree, it still has no power here."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Bundles of several plans from a stranger: every part is checked, and none is held in memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A bundle serves what was measured, and refuses to be anything else."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A package holds the best plan that its target can run, and is judged before it appears."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

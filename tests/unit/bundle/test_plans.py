@@ -1,7 +1,5 @@
 """A bundle of several plans: what it holds, which plan runs, and what `on` picks."""
 
-from __future__ import annotations
-
 import json
 import warnings
 import zipfile

@@ -1,7 +1,5 @@
 """The bill of materials follows the official schema and names what is in the bundle."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """How a bundle is to be served, written into a copy of it, and read again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """An engine answers texts as well as tensors where the folder of its model says how."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

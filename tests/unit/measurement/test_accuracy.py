@@ -1,7 +1,5 @@
 """The accuracy verdict, by the kind of the metric."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

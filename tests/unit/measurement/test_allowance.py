@@ -1,7 +1,5 @@
 """What processes take together is bounded, and the one that is ended is told why."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

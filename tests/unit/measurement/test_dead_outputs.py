@@ -1,7 +1,5 @@
 """A derived budget: nothing dead or swapped passes it, and good roundings do."""
 
-from __future__ import annotations
-
 import pytest
 from benchmarks.accuracy.dead_outputs import (
     BFLOAT16,

@@ -1,7 +1,5 @@
 """Workers on a device: an ``ssh`` that runs its command on this machine stands for the network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

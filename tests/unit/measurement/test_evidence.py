@@ -1,7 +1,5 @@
 """What samples prove, by the kind of the metric, with numbers that can be worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Two large models are loaded in turns; pages of large files are not kept while a worker runs."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a worker dies of: its own fault, or what came from outside."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

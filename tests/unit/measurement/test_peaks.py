@@ -1,7 +1,5 @@
 """Ceilings: the arithmetic on hand-made times, and one real measurement held to wide margins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

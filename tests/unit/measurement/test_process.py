@@ -1,7 +1,5 @@
 """What an environment offers is asked of a worker that runs in it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

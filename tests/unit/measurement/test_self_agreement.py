@@ -1,7 +1,5 @@
 """A model is compared with itself: with no optimizer of the runtime, and run twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

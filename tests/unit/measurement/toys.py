@@ -1,7 +1,5 @@
 """Metrics of one kind each, and records of them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Adaptive rounding: less error than rounding to nearest, on the grid that int8-static finds."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """bfloat16: valid files, and an up-to-date list of what the CPU provider lacks."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

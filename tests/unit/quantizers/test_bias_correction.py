@@ -1,7 +1,5 @@
 """Bias correction: the mean error of rounded weights is gone, nothing else changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

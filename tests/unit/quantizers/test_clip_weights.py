@@ -1,7 +1,5 @@
 """Weight clipping: the bound of least rounding error, found on the grid that follows."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """float16: every type in the graph agrees, what must stay float32 stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """float8 pairs: the arithmetic, stored weights, and the error that the format makes one expect."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx

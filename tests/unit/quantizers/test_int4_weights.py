@@ -1,7 +1,5 @@
 """4-bit weights in a graph: which nodes, in which form, and how large the file becomes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dynamic int8: close to float without data, in bodies too, fused by the runtime."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

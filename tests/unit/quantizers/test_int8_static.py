@@ -1,7 +1,5 @@
 """Static int8: close to float, fused by the runtime, nothing broken on the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Static int8 for TensorRT and CUDA: the file itself keeps every rule of the table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

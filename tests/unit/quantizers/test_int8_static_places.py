@@ -1,7 +1,5 @@
 """Static int8 in bodies, on tied weights, tables and Constant nodes; patterns, 16 bits, notes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights as int8: a quarter of the size, whoever reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What each kind of network is offered on each kind of backend."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

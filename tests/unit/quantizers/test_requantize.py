@@ -1,7 +1,5 @@
 """Steps for models that arrive quantized that change answers: towards the float model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Smoothing: the same function in float, less loss in int8, free of cost where it can be."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """A weight that several nodes read through Identity or Transpose is stored once."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

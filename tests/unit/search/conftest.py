@@ -1,7 +1,5 @@
 """A search on scripted workers, with a policy that proposes what a test gives it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 the search proposes, never to make a rewrite pass.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

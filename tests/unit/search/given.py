@@ -1,7 +1,5 @@
 """A policy that proposes the plans of a test, and what searches with it are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter

@@ -3,8 +3,6 @@
 Everything is spelled, so that the scenarios outlive any layout of the code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

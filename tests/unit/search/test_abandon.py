@@ -1,7 +1,5 @@
 """When a trial is stopped part way, and how it is told."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

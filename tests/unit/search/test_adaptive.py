@@ -1,7 +1,5 @@
 """The adaptive policy on records alone: trials in, a proposal out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One search answers every step of a budget: the fastest plan of each, with its proof."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

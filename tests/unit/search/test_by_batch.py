@@ -1,7 +1,5 @@
 """After a search the leading plans are timed at other batches, on scripted workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

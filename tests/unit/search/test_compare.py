@@ -1,7 +1,5 @@
 """How one trial stands to another: by estimate, beyond noise, by a target."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a search concludes beside its winner: what longer timing would find, and the machine."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

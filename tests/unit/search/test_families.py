@@ -4,8 +4,6 @@ A record of other models, and of a busy machine, once expected static int8 to ta
 long: MobileNetV2 came back unchanged with most of its time left.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The step that fixes sizes: found in the samples, part of every recipe on request, told else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

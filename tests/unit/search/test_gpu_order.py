@@ -1,7 +1,5 @@
 """What a search tries on a GPU, in the time that an H100 took for each: 60 s were not enough."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A whole search on scripted workers: what is confirmed, learnt, concluded and said."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A whole search on scripted workers: what time counts, and what follows from what is left."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The verb's own part: what a search begins with is in its run's folder, and nowhere else."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The search proposes what it proposed: every plan in order, over scripted results and time."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

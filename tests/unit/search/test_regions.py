@@ -1,7 +1,5 @@
 """Searches by region over scripted results: what is surveyed, mixed, journalled and kept."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

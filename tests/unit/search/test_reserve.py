@@ -1,7 +1,5 @@
 """Time that is kept back for the end of a search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

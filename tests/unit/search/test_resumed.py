@@ -1,7 +1,5 @@
 """A run goes on with what was asked for now; what only its ledger names is not run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``--on``: what runs here, and what only an environment of this machine offers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

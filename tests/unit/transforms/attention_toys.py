@@ -1,7 +1,5 @@
 """Attention in its parts, as ONNX text: the spellings of exporters and of people."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from tests.unit.rewriting import normal

@@ -1,7 +1,5 @@
 """Powers and quotients by constants."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal

@@ -1,7 +1,5 @@
 """Equalization keeps the function and makes both weights of a pair spread alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

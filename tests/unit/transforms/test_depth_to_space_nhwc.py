@@ -1,7 +1,5 @@
 """DepthToSpace with channels last moves the same values; integer convolutions gain by it."""
 
-from __future__ import annotations
-
 import pytest
 from tests.unit.rewriting import model_of, normal, ops, transformed
 

@@ -1,7 +1,5 @@
 """Constant DequantizeLinear becomes Cast and Mul where convolutions read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mish as a quotient of exponentials."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, run

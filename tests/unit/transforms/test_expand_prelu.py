@@ -1,7 +1,5 @@
 """PRelu as a product and a maximum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal

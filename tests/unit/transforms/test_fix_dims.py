@@ -1,7 +1,5 @@
 """Dimensions become numbers, numbers become dimensions; the answers stay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

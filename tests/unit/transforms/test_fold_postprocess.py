@@ -1,7 +1,5 @@
 """An output that gives what is done with it gives just that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

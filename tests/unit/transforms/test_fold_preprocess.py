@@ -1,7 +1,5 @@
 """A model that takes plain pictures answers as NumPy, Pillow and the model before did."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arithmetic with constants beside a layer goes into its weights, exactly, where it may."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

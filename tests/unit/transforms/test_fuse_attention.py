@@ -1,7 +1,5 @@
 """Attention in its parts becomes one operator that gives the same, masked rows included."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """Batch normalization goes into the weights, exactly, wherever that is allowed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """A bias and GELU as one operator, compared on the CPU provider's kernels."""
 
-from __future__ import annotations
-
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal
 

@@ -1,7 +1,5 @@
 """Bounds in all spellings become one Clip or Relu."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal

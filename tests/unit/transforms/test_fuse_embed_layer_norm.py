@@ -1,7 +1,5 @@
 """Embeddings and their norm as one operator, compared on the CPU provider's kernel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import left_alone, ops, transformed

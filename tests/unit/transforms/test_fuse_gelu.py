@@ -1,7 +1,5 @@
 """Every spelling of GELU becomes one operator, and nothing that only looks like it."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

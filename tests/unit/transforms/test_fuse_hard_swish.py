@@ -1,7 +1,5 @@
 """Every spelling of HardSwish and HardSigmoid becomes one operator, and nothing else does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal

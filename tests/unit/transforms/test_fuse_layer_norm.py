@@ -1,7 +1,5 @@
 """Layer normalization in the spellings of the exporters, before and after opset 18."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

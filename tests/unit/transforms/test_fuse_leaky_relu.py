@@ -1,7 +1,5 @@
 """LeakyRelu in its other spellings, and what is none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal

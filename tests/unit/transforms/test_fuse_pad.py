@@ -1,7 +1,5 @@
 """Pads that go into the convolution or pooling behind them, and those that may not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, model_of, normal, ops, transformed

@@ -1,7 +1,5 @@
 """RMS normalization in the spellings of the exporters, and what is none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, transformed

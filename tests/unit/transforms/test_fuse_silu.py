@@ -1,7 +1,5 @@
 """SiLU in all its spellings ends as x Sigmoid(x)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, ops, transformed

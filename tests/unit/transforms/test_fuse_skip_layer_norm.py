@@ -1,7 +1,5 @@
 """A residual sum and its norm as one operator, compared on the CPU provider's kernels."""
 
-from __future__ import annotations
-
 import pytest
 from tests.unit.rewriting import becomes, model_of, normal, transformed
 

@@ -1,7 +1,5 @@
 """Softmax and LogSoftmax written out, and what only looks like them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, normal, transformed

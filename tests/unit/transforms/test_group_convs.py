@@ -1,7 +1,5 @@
 """Shares of channels become groups of one convolution, and groups wider ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.quantizing import quantize

@@ -1,7 +1,5 @@
 """Local functions, kept or inlined on request."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser

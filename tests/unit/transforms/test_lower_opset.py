@@ -1,7 +1,5 @@
 """New models compute the same in older operators, or are refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

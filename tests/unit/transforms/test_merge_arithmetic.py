@@ -1,7 +1,5 @@
 """Arithmetic with constants in a row, and what must not be merged."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

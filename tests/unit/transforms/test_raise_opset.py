@@ -1,7 +1,5 @@
 """Old models compute the same in newer operators."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import Arrays, model_of, normal, ops, run, transformed

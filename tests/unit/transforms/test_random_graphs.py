@@ -1,7 +1,5 @@
 """Random graphs through every transform: valid files that compute the same on the reference."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Simplify: less graph, same numbers, on shapes at the edge."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transposed convolutions become plain ones, exactly, at every size of kernel and stride."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rewrites of models that arrive quantized change no bit of the answer."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """Sessions that do as they are told, for what is about threads and turns."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """A bundle's zip is not believed: names, sizes and digests are checked before anything is used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The queue: who is computed with whom, in which order, and what becomes of each."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The engine under many callers: every answer is its own, and closing is quiet."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import platform

@@ -1,7 +1,5 @@
 """The engine scores itself: the figure, its interval, every sample's record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sessions side by side: how CPUs are shared, where threads run, what closing waits for."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Samples are joined only where that is known to change nothing, and fall apart as they came."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

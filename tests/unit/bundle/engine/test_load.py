@@ -1,7 +1,5 @@
 """The engine runs what it was given, says what is wrong with its inputs, and cleans up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A bundle with preprocess.toml takes pictures; settings from elsewhere are bounded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

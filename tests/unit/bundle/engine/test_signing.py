@@ -1,7 +1,5 @@
 """A signature beside a bundle: what it holds, and all that makes it worth nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """When a lane has settled. Runs take what a script says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

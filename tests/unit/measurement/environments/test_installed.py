@@ -1,7 +1,5 @@
 """Environments are ours, whole or not there, and never a stranger's folder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """The table of releases, and how some of it are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

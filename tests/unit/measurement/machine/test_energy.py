@@ -1,7 +1,5 @@
 """Energy counters: a made-up powercap tree and a made-up driver."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory and CPU of a worker."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The noise record: counters of fake and real kernels, their difference, and what it means."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

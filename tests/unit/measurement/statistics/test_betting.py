@@ -1,7 +1,5 @@
 """Betting bounds hold at any number of samples, whatever the population."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

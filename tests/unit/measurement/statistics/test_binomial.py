@@ -1,7 +1,5 @@
 """Exact binomial tests, against scipy's."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The group bootstrap."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The exact paired test: its size is never above the error."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What a plan's requests may take, by the original's."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.measurement.timing.turns import Deadlines, StartupTimes

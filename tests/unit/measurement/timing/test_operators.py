@@ -1,7 +1,5 @@
 """A run's time by operator."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

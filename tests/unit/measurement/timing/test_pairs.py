@@ -1,7 +1,5 @@
 """Paired timing: who runs when. Workers are fakes that write down what they are asked."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from itertools import pairwise

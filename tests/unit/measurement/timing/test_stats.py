@@ -1,7 +1,5 @@
 """Intervals of latency ratios."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Contestants in turns: the order of bursts and the life of processes. Workers are fakes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -52,7 +50,7 @@ class Fake:
     def __init__(self, name: str, diary: list[str], fails: str = "") -> None:
         self.name, self.diary, self.fails = name, diary, fails
 
-    def __enter__(self) -> Fake:
+    def __enter__(self) -> "Fake":
         self.diary.append(f"{self.name} starts")
         return self
 

@@ -1,7 +1,5 @@
 """Workloads drive a worker's sessions. Times are scripted: a run takes what its backend says."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

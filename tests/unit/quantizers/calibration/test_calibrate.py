@@ -1,7 +1,5 @@
 """Calibration through a real worker: tensors of every body, in parts, in groups, from files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of ranges: ortune's JSON and TensorRT's cache, written, read back and refused."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A quantizer's probes answered from a file, and what is missing from samples."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

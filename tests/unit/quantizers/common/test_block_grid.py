@@ -1,7 +1,5 @@
 """Block grids: what the kernels compute from packed weights, and how methods compare."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """Weights that the graph puts together from constants, in branches too."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

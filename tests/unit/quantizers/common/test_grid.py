@@ -1,7 +1,5 @@
 """The arithmetic of integer grids."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given

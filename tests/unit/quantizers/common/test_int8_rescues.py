@@ -1,7 +1,5 @@
 """What is tried where static int8 fails the budget."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.core.facts import Facts

@@ -1,7 +1,5 @@
 """Which names patterns stand for, without a model: those of a stranger's run."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.quantizers.common.node_filter import escape_pattern, make_name_matcher

@@ -1,7 +1,5 @@
 """Moments equal those of the windows that the runtime's own convolution reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

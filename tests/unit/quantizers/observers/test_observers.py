@@ -1,7 +1,5 @@
 """Every observer's range on known distributions, and the same check failing a broken twin."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass

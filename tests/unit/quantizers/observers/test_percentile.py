@@ -1,7 +1,5 @@
 """Close to the exact percentile, whatever the batches, in constant memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

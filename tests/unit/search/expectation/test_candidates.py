@@ -1,7 +1,5 @@
 """Which plans follow from the trials so far, and which of them cannot run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

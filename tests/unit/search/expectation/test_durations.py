@@ -1,7 +1,5 @@
 """What trying a plan is expected to take before anything like it was built."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What plans are made of: stable, and as few parts as tell most of them apart."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Mixtures on records alone: a survey and trials in, the mixture to try next out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is expected before the first trial."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

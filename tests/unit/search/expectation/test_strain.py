@@ -1,7 +1,5 @@
 """How near a score lies to its budget."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

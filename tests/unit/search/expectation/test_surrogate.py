@@ -1,7 +1,5 @@
 """A linear model with Gaussian priors: what records say of features that they share."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

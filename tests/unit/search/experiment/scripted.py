@@ -1,7 +1,5 @@
 """Workers that do as a script says, and a context whose plans run on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +67,7 @@ class Scripted:
         self.louder = script.louder.get(backend, 1.0)
         self.ns = round(BASE_NS * (1.0 if side == "baseline" else ratio))
 
-    def __enter__(self) -> Scripted:
+    def __enter__(self) -> "Scripted":
         self.script.diary.append((self.side, "starts", None))
         return self
 

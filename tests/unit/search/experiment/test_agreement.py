@@ -1,7 +1,5 @@
 """An original that does not agree with itself: what is fixed before a search begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

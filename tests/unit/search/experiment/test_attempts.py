@@ -1,7 +1,5 @@
 """From a plan to a trial, with scripted workers: what is timed, scored and said."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Figures shown beside the budget's score never decide and never stop anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

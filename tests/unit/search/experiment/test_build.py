@@ -1,7 +1,5 @@
 """The models of a plan, each built by what the plan does to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Budgets that nothing can miss, and originals that do not know the answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

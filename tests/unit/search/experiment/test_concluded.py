@@ -1,7 +1,5 @@
 """What a run learnt decides what its trials are called."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

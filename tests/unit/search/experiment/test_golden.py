@@ -1,7 +1,5 @@
 """Golden samples prove a bundle; they must not outweigh its model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A run's folder from a stranger: reading, reporting and packing it runs nothing of theirs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

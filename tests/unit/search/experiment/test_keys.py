@@ -1,7 +1,5 @@
 """When two searches are the same: what counts of a job, and how a difference is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The search's memory survives being killed at any byte."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

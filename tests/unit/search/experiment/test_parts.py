@@ -1,7 +1,5 @@
 """What is fixed before the first candidate: parts, and what a proof may rest on."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records of an evaluate function as arrays."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.core.errors import BadData

@@ -1,7 +1,5 @@
 """The journal of regions comes back as it was written, and says what it cannot read."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

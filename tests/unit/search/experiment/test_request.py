@@ -1,7 +1,5 @@
 """What a job's key holds of the user's own code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

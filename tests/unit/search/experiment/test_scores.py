@@ -1,7 +1,5 @@
 """What a worker is asked for, what stands beside the budget's score, what a proof rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

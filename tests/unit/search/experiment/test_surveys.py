@@ -1,7 +1,5 @@
 """Surveys under a scripted clock: workers in this process, time passes as a script says."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -68,7 +66,7 @@ class Inside:
         self._bench = Workbench(job, self._stack)
         self.alive = True
 
-    def __enter__(self) -> Inside:
+    def __enter__(self) -> "Inside":
         return self
 
     def __exit__(self, *_: object) -> None:

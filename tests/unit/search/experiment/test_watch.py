@@ -1,7 +1,5 @@
 """Outputs that the budget does not read are watched, and named where they fall."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models of several regions."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 from tests.unit.quantizing import model_of, normal

@@ -1,7 +1,5 @@
 """Regions go back in an order, and through fields that exist, whatever nodes are called."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

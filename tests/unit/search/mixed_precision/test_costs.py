@@ -1,7 +1,5 @@
 """Losses add up over regions and say in which unit; times are parts of the profile."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers are grouped with what is fused with them, and equal structure has one pattern."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A switched model is the float model with all switches off, and each form with one on."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """What counts as equal, and what is not compared: no memory for it, no tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

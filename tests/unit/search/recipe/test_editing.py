@@ -1,7 +1,5 @@
 """What a step that was asked for says about itself."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

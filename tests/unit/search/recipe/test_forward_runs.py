@@ -1,7 +1,5 @@
 """Islands of float32 in a 16-bit graph: found by forward runs, and they bring accuracy back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All observers of a search read one pass over the samples."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

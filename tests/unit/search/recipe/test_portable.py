@@ -1,7 +1,5 @@
 """What --portable leaves out: plans that are bound to the CPU they were found on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A cache of a team: whole files or none, and only what is what its digest says."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

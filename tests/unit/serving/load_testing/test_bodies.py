@@ -1,7 +1,5 @@
 """Requests as bytes: the codec of the server and the public client read them, and theirs are."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Client processes against servers that do as a script says."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The walk over settings, its confirmation and what lies next to what, on scripted scores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The loops that issue requests, on a clock that only sleeping moves."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """The search on servers that are scripted: their capacity is known, and their clock is ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

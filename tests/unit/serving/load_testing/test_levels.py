@@ -1,7 +1,5 @@
 """Levels in turns, repeats that disagree, the knee, limits: decisions over scripted levels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The verb against a scripted server, and what `compare` and `cost` make of its file."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Triton's perf_analyzer as the client: what it is asked, and what becomes of its profile."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

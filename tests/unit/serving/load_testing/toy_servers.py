@@ -1,7 +1,5 @@
 """Servers of the protocol that do as a script says: over HTTP on asyncio, over gRPC on grpcio."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Requests and answers as the public clients make and read them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

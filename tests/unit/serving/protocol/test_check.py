@@ -1,7 +1,5 @@
 """What a model cannot take is refused before it waits, in Triton's words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

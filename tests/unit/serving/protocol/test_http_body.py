@@ -1,7 +1,5 @@
 """Bodies over HTTP against the public client; wrong ones are refused, whatever they are."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gRPC messages against those of the public client; wrong ones are refused, whatever they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a server says of itself is what clients read, and fits the messages of gRPC."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.core.facts import TensorSpec

@@ -1,7 +1,5 @@
 """Refusals in the words of both fronts; nothing of this machine is told."""
 
-from __future__ import annotations
-
 import http
 
 import grpc

@@ -1,7 +1,5 @@
 """Arrays as bytes and back; nothing is made that the bytes do not justify."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Serving on Ray, as far as it needs none: what is refused, what travels, how CPUs are divided."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ports, tokens and certificates: what is wrong is said in two lines before anything listens."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from contextlib import ExitStack

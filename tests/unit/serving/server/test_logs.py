@@ -1,7 +1,5 @@
 """The log and the spans: one line an event, bounded, and nobody waits for whoever reads it."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import json

@@ -1,7 +1,5 @@
 """The verb and the process: what is missing, what cannot go together, freed memory."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

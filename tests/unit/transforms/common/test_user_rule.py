@@ -1,7 +1,5 @@
 """Rules in a Python file of the user's: every step of theirs is a transaction like any other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """float16 by measured ranges: every rule pins what it is for, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What makes the positions, times and indices that a kept node reads stays in float32."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Toys of a layer, an activation and what follows: which kernels onnxruntime really runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Toys for the table of rules: each operator between pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ have become an integer kernel, whatever follows. The long tests take every layer
 activation and everything behind it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ toy, and the surviving pairs are counted. OpenVINO's rows have a file of their o
 and DirectML are not here: their rows are checked for form alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

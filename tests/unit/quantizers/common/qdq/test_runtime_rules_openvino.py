@@ -1,7 +1,5 @@
 """The rules about OpenVINO: what its graph computes in float is counted, row by row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Servers of tests end at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from ortune.serving.server.grpc import server

@@ -1,7 +1,5 @@
 """Models that do as they are told behind a real server, and calls to it as bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """ModelInfer: every type there and back, refusals in clean words, deadlines, calls given up."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import io

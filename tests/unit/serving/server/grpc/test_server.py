@@ -1,7 +1,5 @@
 """Ports, TLS, the number of calls, and an end that loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

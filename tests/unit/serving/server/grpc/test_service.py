@@ -1,7 +1,5 @@
 """All methods through the public client, on a real repository; tokens; gRPC's health check."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

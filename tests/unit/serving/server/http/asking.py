@@ -1,7 +1,5 @@
 """An application over real models, and requests to it without a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

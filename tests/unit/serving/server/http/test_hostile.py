@@ -1,7 +1,5 @@
 """Requests that were damaged at random: each gets its refusal, and nothing is left of them."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Infer requests over HTTP: what is answered is what the engine answers."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import io

@@ -1,7 +1,5 @@
 """All routes but inference: as the protocol and Triton's extensions say, for whom may ask."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """HTTP connections: those that hang are cut, and the end loses no request."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable

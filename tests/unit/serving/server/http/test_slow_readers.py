@@ -1,7 +1,5 @@
 """HTTP clients that do not read: their answers count until they are sent, and a rate is asked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

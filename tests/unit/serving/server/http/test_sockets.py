@@ -1,7 +1,5 @@
 """The application behind uvicorn, asked by clients that write their own bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Counters add up, whatever becomes of requests that run at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Room for the answers of a connection: who waits for it gets it in turn."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

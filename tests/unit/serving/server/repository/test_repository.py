@@ -1,7 +1,5 @@
 """Models are found by name and version, and exchanged without anybody's noticing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """One model behind the protocol: what it answers, what it refuses, and what waits."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import io

@@ -1,7 +1,5 @@
 """What is served, by name and version, and when it changed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

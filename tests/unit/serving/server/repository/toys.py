@@ -1,7 +1,5 @@
 """Toy models behind a repository: each says by its answers which file it is from."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack

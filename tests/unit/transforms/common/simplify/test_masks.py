@@ -1,7 +1,5 @@
 """Masks that exporters compute number by number: what is left is the input, seen as a mask."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.unit.rewriting import leaves, normal, ops, transformed

@@ -1,7 +1,5 @@
 """Rules of simplify: casts, limits, reshapes, equal nodes, zero states, what does nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest
