@@ -31,7 +31,6 @@ class Held:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
 
     @property

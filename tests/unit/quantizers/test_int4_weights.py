@@ -305,18 +305,18 @@ def test_a_convolutional_network_is_told_why_it_has_nothing_to_do() -> None:
         Int4Weights().apply(model, {})
 
 
-@pytest.mark.parametrize("bad", ["level", "damping", "fold", "method"])
-def test_settings_without_meaning_are_refused(bad: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "fields"),
+    [
+        (Int4Weights, {"accuracy_level": 5}),
+        (Int4Weights, {"damping": 0.0}),
+        (Int8Weights, {"form": "nbits", "fold": True}),
+        (Int8Weights, {"method": "hqq"}),
+    ],
+)
+def test_settings_without_meaning_are_refused(step: type, fields: dict) -> None:
     with pytest.raises(BadSettings):
-        match bad:
-            case "level":
-                Int4Weights(accuracy_level=5)
-            case "damping":
-                Int4Weights(damping=0.0)
-            case "fold":
-                Int8Weights(form="nbits", fold=True)
-            case _:
-                Int8Weights(method="hqq")
+        step(**fields)
 
 
 def test_gptq_asks_for_its_layers_and_uses_what_it_is_told() -> None:

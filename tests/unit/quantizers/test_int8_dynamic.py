@@ -102,16 +102,31 @@ def test_lstm(direction: str, per_channel: bool) -> None:
     assert not {"w", "r"} & set(model.graph.initializers)
 
 
-def test_gru_is_left_and_said_so() -> None:
+@pytest.mark.parametrize(
+    ("layer", "gates", "x", "y", "said"),
+    [
+        ("GRU<hidden_size = 16>", 48, "s,b,20", "s,1,b,16", "1 GRU stay in float"),
+        (
+            "LSTM<hidden_size = 16, layout = 1>",
+            64,
+            "b,s,20",
+            "b,s,1,16",
+            "1 left alone, the integer operator lacks one of its",
+        ),
+    ],
+)
+def test_recurrent_layers_without_an_integer_operator_stay_and_are_named(
+    layer: str, gates: int, x: str, y: str, said: str
+) -> None:
     model = model_of(
-        """g (float[s,b,20] x, float[b,20] u) => (float[s,1,b,16] y, float[b,32] z) {
-          y = GRU<hidden_size = 16>(x, w, r)
+        f"""g (float[{x}] x, float[b,20] u) => (float[{y}] y, float[b,32] z) {{
+          y = {layer}(x, w, r)
           z = MatMul(u, m)
-        }""",
-        {"w": normal(1, 48, 20), "r": normal(1, 48, 16), "m": normal(20, 32)},
+        }}""",
+        {"w": normal(1, gates, 20), "r": normal(1, gates, 16), "m": normal(20, 32)},
     )
     assert Int8Dynamic().apply(model, {}) == 1
-    assert "1 GRU stay in float" in edit.take_notes(model)
+    assert said in edit.take_notes(model)
 
 
 def test_attention(tmp_path: Path) -> None:
@@ -218,18 +233,6 @@ def test_defaults_that_the_integer_lstm_does_not_know_are_not_copied(attributes:
     assert error(model, Int8Dynamic(), {"x": normal(7, 2, 20)}) > 25
     made = next(node for node in model.graph if node.op_type == "DynamicQuantizeLSTM")
     assert "layout" not in made.attributes
-
-
-def test_an_lstm_of_another_layout_stays_and_is_named() -> None:
-    model = model_of(
-        """g (float[b,s,20] x, float[b,20] u) => (float[b,s,1,16] y, float[b,32] z) {
-          y = LSTM<hidden_size = 16, layout = 1>(x, w, r)
-          z = MatMul(u, m)
-        }""",
-        {"w": normal(1, 64, 20), "r": normal(1, 64, 16), "m": normal(20, 32)},
-    )
-    assert Int8Dynamic().apply(model, {}) == 1
-    assert "1 left alone, the integer operator lacks one of its" in edit.take_notes(model)
 
 
 def test_operators_of_com_microsoft_take_what_is_copied_to_them() -> None:

@@ -17,7 +17,6 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import is_weight
 from ortune.graph.lint import gpu
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
@@ -143,18 +142,6 @@ def test_what_tensorrt_does_not_know_is_refused(fields: dict, said: str) -> None
     with pytest.raises(BadSettings, match=said):
         Int8Static(target="tensorrt", **fields)
     Int8Static(**fields)
-
-
-def test_every_rule_of_a_gpu_has_a_source_that_can_be_looked_up() -> None:
-    found = [r for r in runtime_rules.RULES if r.provider in ("tensorrt", "cuda")]
-    assert {
-        Treatment.SYMMETRIC_S8,
-        Treatment.FLOAT_BIAS,
-        Treatment.STRAIGHT,
-        Treatment.EIGHT_BITS,
-    } <= {r.treatment for r in found}
-    known = ("#", "developer guide", ".cc", ".cpp")
-    assert all(any(mark in rule.source for mark in known) for rule in found)
 
 
 def test_onnxruntime_puts_the_bias_into_integers_unless_it_is_told_not_to(tmp_path: Path) -> None:

@@ -54,6 +54,13 @@ def elements(model: ir.Model) -> Counter[ir.DataType]:
     return found
 
 
+def named(model: ir.Model) -> ir.Model:
+    """Name each node by its first output."""
+    for node in model.graph:
+        node.name = f"n_{node.outputs[0].name}"
+    return model
+
+
 def body_ranges() -> dict[str, Range]:
     """Return the ranges of the tensors on the inputs that the tests use."""
     return {"a": Range(-3.1, 3.1), "act": Range(0, 28), "p": Range(-36, 43), "q": Range(-5.6, 5.6)}
@@ -132,9 +139,7 @@ def test_a_tied_table_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_a_tied_table_that_is_to_be_looked_up_in_float_is_kept_twice_and_said() -> None:
-    model = model_of(LM, LM_WEIGHTS)
-    for node in model.graph:
-        node.name = f"n_{node.outputs[0].name}"
+    model = named(model_of(LM, LM_WEIGHTS))
     quantize(model, Int8Static(exclude=("n_rows",)), [{"ids": IDS}])
     assert "table" in model.graph.initializers
     assert "1 embedding table left in float" in edit.take_notes(model)
@@ -176,9 +181,7 @@ def test_every_pair_of_types(kind: str, activations: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("opset", [17, 21])
 @pytest.mark.parametrize("activations", ["u8", "s8"])
 def test_wide_activations(opset: int, activations: str) -> None:
-    model = model_of(LM.replace('"": 17', f'"": {opset}'), LM_WEIGHTS)
-    for node in model.graph:
-        node.name = f"n_{node.outputs[0].name}"
+    model = named(model_of(LM.replace('"": 17', f'"": {opset}'), LM_WEIGHTS))
     before = run(model, {"ids": IDS})[0]
     step = Int8Static(wide=("n_[hy]",), activations=activations)
     quantize(model, step, [{"ids": IDS}])
@@ -245,9 +248,7 @@ def test_stacked_matrices_have_one_step() -> None:
 
 
 def test_include_and_regular_expressions() -> None:
-    model = model_of(LM, LM_WEIGHTS)
-    for node in model.graph:
-        node.name = f"n_{node.outputs[0].name}"
+    model = named(model_of(LM, LM_WEIGHTS))
     assert quantize(model, Int8Static(include=("re:n_[a-h]",)), [{"ids": IDS}]) == 1
     assert "1 of 2 layers left in float: those that are not included (1)" in edit.take_notes(model)
 
@@ -258,9 +259,7 @@ def test_include_and_regular_expressions() -> None:
 )
 @pytest.mark.parametrize("option", ["include", "exclude", "wide"])
 def test_patterns_that_match_nothing(pattern: str, says: str, option: str) -> None:
-    model = model_of(LM, LM_WEIGHTS)
-    for node in model.graph:
-        node.name = f"n_{node.outputs[0].name}"
+    model = named(model_of(LM, LM_WEIGHTS))
     ranges = {"rows": Range(-3, 3), "t": Range(-1, 1)}
     with pytest.raises(BadSettings, match=option) as raised:
         Int8Static(**{option: (pattern,)}).apply(model, ranges)

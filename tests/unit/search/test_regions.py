@@ -52,7 +52,6 @@ def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> N
     best = read_study(tmp_path).best
     assert best.part == "final"
     assert "exclude=[fragile, fragile/act, worthless, worthless/act]" in best.plan.spelling
-    assert best.ratio is not None
     assert best.ratio.value < 0.56
     proposed = of_stage(tmp_path, "regions")[0].plan.recipe.name
     assert proposed.endswith(", 2 of 10 regions in float")
@@ -68,7 +67,6 @@ def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None
         assert one.survey in {
             s.key for s in surveys.read_journal(tmp_path) if isinstance(s, Survey)
         }
-        assert one.ratio is not None
         assert one.expected_ratio == pytest.approx(one.ratio.value, abs=0.1)
         assert one.why
 

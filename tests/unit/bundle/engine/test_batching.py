@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, in_threads, row
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.bundle.engine.batching import Batcher, QueuedRequest, QueueFull, WaitingRequests
 from ortune.bundle.engine.joining import Joint
@@ -175,28 +175,6 @@ async def test_closing_answers_what_waits_and_refuses_what_comes(
     await closing
     assert [one["y"][0, 0] for one in found[1:]] == [0, 2, 4, 6, 8, 10]
     batcher.close()
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_many_loops_and_callers_get_their_own_answers(made: Made, workers: int) -> None:
-    batcher = made(workers=workers, max_batch=8)
-    wrong: list[object] = []
-
-    async def caller(number: int) -> None:
-        for turn in range(20):
-            sample = row(1000 * number + turn, 3 + number % 3, 1 + turn % 2)
-            found = await submit(batcher, sample)
-            if not np.array_equal(found["y"], 2 * sample["x"]):
-                wrong.append(number)
-
-    async def loop(start: int) -> None:
-        await asyncio.gather(*(caller(start + n) for n in range(25)))
-
-    failed = in_threads([lambda n=n: asyncio.run(loop(100 * n)) for n in range(4)])
-    assert not failed and not wrong
-    counts = batcher.statistics
-    assert sum(one.requests for one in counts.batches.values()) == 4 * 25 * 20
-    assert max(counts.batches) > 2, "requests were joined"
 
 
 def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -> None:

@@ -190,7 +190,6 @@ def test_moments_come_through_files(tmp_path: Path) -> None:
     source = feeds(tmp_path, [{"x": x[:2]}, {"x": x[2:]}])
     probe = Probe("doubled", LayerMoments(), "moments")
     found = compute_ranges(model(CHAIN), [probe], source, [0, 1], tmp_path)["moments"].moments
-    assert found is not None
     wide = 2 * x.astype(np.float64)
     assert found.count == 5
     assert np.allclose(found.second[0], wide.T @ wide / 5, atol=1e-5)

@@ -34,36 +34,6 @@ def test_is_within_a_bin_of_the_exact_percentile(seed: int, p: float) -> None:
         assert lower - 1.01 * width <= value <= higher + 1.01 * width
 
 
-def test_one_outlier_is_clipped() -> None:
-    values = np.append(np.linspace(-1, 1, 100_000), 50).astype(np.float32)
-    found = observe(99.9, [values])
-    assert found.low == pytest.approx(-1, abs=0.05)
-    assert found.high == pytest.approx(1, abs=0.05)
-    assert observe(100, [values]) == Range(-1, 50)
-
-
-def test_zeros_in_front_keep_the_lower_end() -> None:
-    values = np.maximum(np.random.default_rng(0).normal(size=100_000), 0).astype(np.float32)
-    assert observe(99.9, [values]).low == pytest.approx(0, abs=1e-3)
-
-
-@pytest.mark.parametrize("value", [0.0, 3.5, -2.0])
-def test_a_constant_tensor(value: float) -> None:
-    assert observe(99.99, [np.full((4, 4), value, np.float32)]) == Range(value, value)
-
-
-def test_empty_and_ragged_batches() -> None:
-    batches = [np.zeros((0, 3), np.float32), np.ones((2, 2), np.float32), -np.ones(5, np.float16)]
-    assert observe(100, batches) == Range(-1, 1)
-    assert observe(99, [np.zeros((0,), np.float32)]) == Range(0, 0)
-
-
-def test_extremes_of_float32() -> None:
-    values = np.array([-3.4e38, 0, 3.4e38], np.float32)
-    found = observe(100, [values])
-    assert (found.low, found.high) == pytest.approx((-3.4e38, 3.4e38))
-
-
 @pytest.mark.parametrize("p", [0, -1, 100.5, float("nan")])
 def test_wrong_share(p: float) -> None:
     with pytest.raises(BadSettings):

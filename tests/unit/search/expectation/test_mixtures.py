@@ -86,7 +86,6 @@ FRAGILE = survey(region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.0
 
 def test_what_costs_most_for_its_time_is_given_back() -> None:
     found = first(FRAGILE, trial(WHOLE, 0.4, 1.6))
-    assert found is not None
     assert found.float_regions == ("a",)
     assert found.ratio == pytest.approx(0.42)
     assert found.budget_utilization == pytest.approx(0.4)
@@ -99,8 +98,6 @@ def test_far_from_the_limit_single_losses_count() -> None:
         region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3), whole=0.8
     )
     far, near = first(made, trial(WHOLE, 0.4, 8.0)), first(made, trial(WHOLE, 0.4, 1.6))
-    assert far is not None
-    assert near is not None
     assert (far.float_regions, far.budget_utilization) == (("a", "b"), pytest.approx(0.5)), (
         "0.05 of 0.8"
     )
@@ -118,7 +115,6 @@ def test_what_was_not_measured_stays_in_float() -> None:
         region("endless", math.inf, 0.1),
     )
     found = first(replace(made, whole_cost=0.1), trial(WHOLE, 0.4, 1.2))
-    assert found is not None
     assert found.float_regions == ("slow", "untimed", "broken", "endless")
 
 
@@ -126,13 +122,11 @@ def test_a_gain_that_may_be_none_is_none() -> None:
     made = survey(region("a", 0.3, 0.1), region("tiny", 0.0, 0.0004, clear=False))
     made = replace(made, regions=(*made.regions, region("c", 0.05, 0.3)))
     found = first(made, trial(WHOLE, 0.4, 1.6))
-    assert found is not None
     assert found.float_regions == ("a",)
     costs = replace(made.regions[1], accuracy_cost=Interval(0.001, 0, 0.002))
     found = first(
         replace(made, regions=(made.regions[0], costs, made.regions[2])), trial(WHOLE, 0.4, 1.6)
     )
-    assert found is not None
     assert found.float_regions == ("a", "tiny")
 
 
@@ -169,10 +163,8 @@ def sum_of(found: Mixture) -> float:
 def test_a_mixture_that_fails_is_followed_by_one_of_less() -> None:
     whole = trial(WHOLE, 0.4, 1.45)
     one = first(MANY, whole)
-    assert one is not None
     failed = of_mixture(MANY, one.float_regions, 0.5, 1.3)
     two = first(MANY, whole, failed)
-    assert two is not None
     assert len(two.float_regions) > len(one.float_regions)
     assert one.first and not two.first
     assert two.budget_utilization == pytest.approx(1.3 * sum_of(two) / sum_of(one)), (
@@ -183,9 +175,7 @@ def test_a_mixture_that_fails_is_followed_by_one_of_less() -> None:
 def test_a_mixture_with_room_is_followed_by_a_faster_one() -> None:
     whole = trial(WHOLE, 0.4, 3.0)
     one = first(MANY, whole)
-    assert one is not None
     two = first(MANY, whole, of_mixture(MANY, one.float_regions, 0.7, 0.3))
-    assert two is not None
     assert len(two.float_regions) < len(one.float_regions)
 
 
@@ -194,7 +184,6 @@ def test_between_what_keeps_and_what_fails_the_limit_is_closed_in_on() -> None:
     kept = of_mixture(MANY, [f"r{i}" for i in range(2, 10)], 0.8, 0.2)
     failed = of_mixture(MANY, [f"r{i}" for i in range(6, 10)], 0.6, 1.2)
     found = first(MANY, whole, kept, failed)
-    assert found is not None
     assert 4 < len(found.float_regions) < 8
     assert 0.2 < found.budget_utilization <= 0.9
     near = of_mixture(MANY, [f"r{i}" for i in range(5, 10)], 0.65, 0.95)
@@ -209,7 +198,6 @@ def test_it_ends_after_a_few_and_where_nothing_is_gained() -> None:
         assert len(tried) <= MOST + 1
     assert len(tried) > 2
     every = MixtureSearch.from_survey(MANY, view(MANY, *tried))
-    assert every is not None
     assert [every.replay_expectation(t).float_regions for t in every.mixtures]
     first_of = every.replay_expectation(every.mixtures[0])
     assert first_of == first(MANY, whole)
@@ -218,17 +206,14 @@ def test_it_ends_after_a_few_and_where_nothing_is_gained() -> None:
 def test_time_that_was_lost_otherwise_than_expected_counts_next() -> None:
     whole = trial(WHOLE, 0.4, 3.0)
     one = first(MANY, whole)
-    assert one is not None
     twice = 0.4 + 2 * (one.ratio - 0.4)
     two = first(MANY, whole, of_mixture(MANY, one.float_regions, twice, 0.4))
-    assert two is not None
     assert two.ratio == pytest.approx(0.4 + 0.1 * len(two.float_regions))
 
 
 def test_settings_around_a_mixture_are_not_further_mixtures() -> None:
     whole = trial(WHOLE, 0.4, 3.0)
     one = first(MANY, whole)
-    assert one is not None
     elsewhere = trial(Plan(one.plan.recipe, Cpu(threads=1)), 0.5, 0.2)
     assert first(MANY, whole, elsewhere) == one
 

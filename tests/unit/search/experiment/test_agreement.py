@@ -51,7 +51,6 @@ def test_a_run_that_goes_on_keeps_what_was_left_out(tmp_path: Path) -> None:
     again, _ = prepared(wrong_models.POOLED, tmp_path)
     assert again.job == first.job and again.agreement == first.agreement
     header = read_header(tmp_path / "run")
-    assert header is not None
     older = replace(header.job, baseline=Cpu())
     write_header(tmp_path / "run", replace(header, agreement=SelfAgreement(), job=older))
     assert prepared(wrong_models.POOLED, tmp_path)[0].job.baseline == Cpu()

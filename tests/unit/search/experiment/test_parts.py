@@ -103,7 +103,6 @@ def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
     assert len(every) == len(set(every))
     assert {at // 3 for at in search.indices}.isdisjoint(at // 3 for at in final.indices)
     assert {at // 3 for at in observed}.isdisjoint(at // 3 for at in every)
-    assert material.feeds is not None
     assert material.feeds.count == 300
     assert search.proof == ()
     assert final.proof == tuple(range(len(final.indices)))
@@ -126,7 +125,6 @@ def test_the_settings_beside_images_are_kept(here: Path) -> None:
 def test_a_search_profiles_the_original_once(here: Path) -> None:
     prepared(here)
     header = read_header(here / "run")
-    assert header is not None
     assert header.by_operator == {"Mul": 1.0}
     write_header(here / "run", replace(header, by_operator={"Conv": 1.0}))
     experiment = ExperimentRequest(here / "toy.onnx").read_experiment()
@@ -246,7 +244,6 @@ def test_parts_grow_with_the_time_and_keep_what_they_had(here: Path) -> None:
             request.read_experiment(), here / "run", lambda event: None, finalists=3
         )
         header = read_header(here / "run")
-        assert header is not None
         assert {name: header.parts[name] for name in context.parts} == {
             name: part.indices for name, part in context.parts.items()
         }

@@ -89,7 +89,6 @@ def test_a_recipe_leaves_out_bound_transforms_and_is_none_with_a_bound_quantizer
     simplify, moved = parse_plugin(Transform, "simplify"), parse_plugin(Transform, "u8s8")
     static = parse_plugin(Quantizer, "int8-static")
     found = Recipe("int8-static", (simplify, moved, static)).made_portable()
-    assert found is not None
     assert found.name == "int8-static(reduce_range=true)"
     assert found.steps == (simplify, static.made_portable())
     assert AS_IS.made_portable() == AS_IS

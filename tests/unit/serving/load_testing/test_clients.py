@@ -37,7 +37,6 @@ def test_a_closed_loop(serving: Serving) -> None:
     assert found.rate <= 200
     assert found.late_ns == ()
     assert 0 < found.client_cpu_s < 5
-    assert found.server is not None
     assert found.server["answered"] == found.server["queue"] == found.server["compute"] == 40
     assert (found.server["queue_ns"], found.server["compute_ns"]) == (40e6, 120e6)
     assert found.server["rows"] == 2 * found.server["runs"] == 80

@@ -215,7 +215,6 @@ def test_statistics_that_are_none(odd: dict[str, Any]) -> None:
 
 def test_a_process_and_one_that_is_gone() -> None:
     here = process_usage(os.getpid())
-    assert here is not None
     assert here[0] > 0
     assert here[1] > 2**20
     assert process_usage(2**22 + 1) is None
