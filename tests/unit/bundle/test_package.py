@@ -229,11 +229,6 @@ def test_models_that_come_to_one_word_are_refused(bundle: Path) -> None:
         assert replace(source, models={"a": Path("1"), "b": Path("2")}).labels["a"] == "a"
 
 
-def test_a_model_is_no_bundle(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match="is not a bundle"):
-        package([Path(study.models[""])], tmp_path / "package", Notes())
-
-
 def test_from_python(study: Study, bundle: Path, tmp_path: Path) -> None:
     assert (pack(study, tmp_path / "a", target=Notes()) / "toy.onnx").is_file()
     assert (pack(bundle, tmp_path / "b", target=Notes()) / "toy.onnx").is_file()
