@@ -39,6 +39,14 @@ def home(cache_home: Path) -> Path:
     return cache_home / "ortune" / "environments"
 
 
+@pytest.fixture
+def old(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an environment that was added as ``old``."""
+    environments.linked(monkeypatch)
+    add_environment(OLD, "old")
+    return home / "old"
+
+
 def test_one_is_added_listed_checked_and_removed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,19 +74,15 @@ def test_one_is_added_listed_checked_and_removed(
     assert [path.name for path in home.iterdir()] == [".ort-1.24.4.lock"]
 
 
-def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
+def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(old: Path) -> None:
     python = lookup.find_interpreter("old")
-    assert python is not None and python.is_relative_to(home / "old")
+    assert python is not None and python.is_relative_to(old)
     given = lookup.worker_variables("old")
     assert [path.name for path in Path(given["PYTHONPATH"]).iterdir()] == ["ortune"]
     code = "import ortune, sys; print(sys.prefix); print(ortune.__path__[0])"
     said = subprocess.run([python, "-c", code], env=dict(given), capture_output=True, text=True)
     prefix, source = said.stdout.splitlines()
-    assert Path(prefix) == home / "old"
+    assert Path(prefix) == old
     assert Path(source).resolve() == Path(lookup.__file__).resolve().parents[1]
     offered = require_backend(Cpu(), "old")
     assert offered.versions["ortune"] and "CPUExecutionProvider" in offered.providers
@@ -87,13 +91,11 @@ def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(
 
 
 def test_shared_libraries_that_are_packages_are_found_by_a_worker(
-    monkeypatch: pytest.MonkeyPatch, home: Path
+    old: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/own")
     assert "LD_LIBRARY_PATH" not in lookup.worker_variables("old")
-    packages = lookup.find_packages(home / "old")
+    packages = lookup.find_packages(old)
     assert packages is not None
     folders = [
         packages / name for name in ("nvidia/cu13/lib", "nvidia/cudnn/lib", "tensorrt_libs")
@@ -105,12 +107,8 @@ def test_shared_libraries_that_are_packages_are_found_by_a_worker(
     assert lookup.find_nvidia_folders(home / "none") == ()
 
 
-def test_two_wheels_in_one_are_refused_before_a_worker_starts(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
-    packages = lookup.find_packages(home / "old")
+def test_two_wheels_in_one_are_refused_before_a_worker_starts(old: Path) -> None:
+    packages = lookup.find_packages(old)
     assert packages is not None
     for name in ("onnxruntime", "onnxruntime_directml"):
         info = packages / f"{name}-1.24.4.dist-info"
@@ -241,10 +239,8 @@ def test_a_folder_of_somebody_else_is_neither_used_nor_removed(
         lookup.find_interpreter("ort-1.24.4")
 
 
-def test_a_python_that_is_gone_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
-    lookup.python_path(home / "old").unlink()
+def test_a_python_that_is_gone_is_said(old: Path) -> None:
+    lookup.python_path(old).unlink()
     with pytest.raises(BadSettings, match="was made with is gone"):
         require_backend(Cpu(), "old")
     with pytest.raises(BadSettings, match="no environment 'gone' on this machine"):
@@ -253,25 +249,17 @@ def test_a_python_that_is_gone_is_said(home: Path, monkeypatch: pytest.MonkeyPat
         lookup.find_interpreter("old")
 
 
-def test_a_record_that_cannot_be_read_is_not_trusted(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
+def test_a_record_that_cannot_be_read_is_not_trusted(old: Path) -> None:
     for text in ("", "[]", '{"release": 1}', "{" * 70_000):
-        (home / "old" / lookup.RECORD).write_text(text)
+        (old / lookup.RECORD).write_text(text)
         (found,) = list_environments()
         assert found.release == "" and not check_environment("old").problem
         with pytest.raises(BadSettings, match="'old' holds something else"):
             add_environment(OLD, "old")
 
 
-def test_what_does_not_work_is_exit_code_1(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environments.linked(monkeypatch)
-    add_environment(OLD, "old")
-    for path in (home / "old").rglob("linked.pth"):
+def test_what_does_not_work_is_exit_code_1(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in old.rglob("linked.pth"):
         path.unlink()
     assert main(["doctor", "env", "check", "old"]) == 1
     said = capsys.readouterr().out

@@ -354,53 +354,47 @@ WIDTH = 4_000_000
 WATCH = "/grpc.health.v1.Health/Check"
 
 
-def test_silent_streams_of_one_client_leave_room_for_health_and_for_half_of_all() -> None:
-    async def run() -> None:
-        models = Models(max_queue=8)
-        most = count_calls(models.limits)
-        async with serving(models) as (_, address):
-            hostile = [
-                grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-                for _ in range(2)
-            ]
-            silent = [
-                hostile[place % 2].stream_stream(path("ModelStreamInfer"))()
-                for place in range(2 * most)
-            ]
-            for call in silent:
-                await call.wait_for_connection()
-            await settled(lambda: sum(call.done() for call in silent) >= len(silent) - most // 2)
-            await asyncio.sleep(0.3)
-            refused = [call for call in silent if call.done()]
-            assert len(silent) - len(refused) == most // 2
-            assert {await call.code() for call in refused} == {grpc.StatusCode.UNAVAILABLE}
-            async with grpc.aio.insecure_channel(
-                address, options=[("grpc.use_local_subchannel_pool", 1)]
-            ) as channel:
-                assert await channel.unary_unary(WATCH)(b"", timeout=10) == b"\x08\x01"
-                assert await channel.unary_unary(path("ServerLive"))(b"", timeout=10)
-            for call in silent:
-                call.cancel()
-            await asyncio.sleep(0.5)
-            infer = hostile[0].unary_unary(path("ModelInfer"))
-            assert answer(await infer(body(), timeout=10)).outputs
-            for channel in hostile:
-                await channel.close()
-
-    asyncio.run(run())
+async def test_silent_streams_of_one_client_leave_room_for_health_and_for_half_of_all() -> None:
+    models = Models(max_queue=8)
+    most = count_calls(models.limits)
+    async with serving(models) as (_, address):
+        hostile = [
+            grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            for _ in range(2)
+        ]
+        silent = [
+            hostile[place % 2].stream_stream(path("ModelStreamInfer"))()
+            for place in range(2 * most)
+        ]
+        for call in silent:
+            await call.wait_for_connection()
+        await settled(lambda: sum(call.done() for call in silent) >= len(silent) - most // 2)
+        await asyncio.sleep(0.3)
+        refused = [call for call in silent if call.done()]
+        assert len(silent) - len(refused) == most // 2
+        assert {await call.code() for call in refused} == {grpc.StatusCode.UNAVAILABLE}
+        async with grpc.aio.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
+            assert await channel.unary_unary(WATCH)(b"", timeout=10) == b"\x08\x01"
+            assert await channel.unary_unary(path("ServerLive"))(b"", timeout=10)
+        for call in silent:
+            call.cancel()
+        await asyncio.sleep(0.5)
+        infer = hostile[0].unary_unary(path("ModelInfer"))
+        assert answer(await infer(body(), timeout=10)).outputs
+        for channel in hostile:
+            await channel.close()
 
 
-def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "IDLE_S", 0.3)
 
-    async def run() -> None:
-        async with connected() as (_, channel):
-            call = channel.stream_stream(path("ModelStreamInfer"))()
-            await call.write(body())
-            assert await call.read()
-            assert await asyncio.wait_for(call.code(), 10) is grpc.StatusCode.DEADLINE_EXCEEDED
-
-    asyncio.run(run())
+    async with connected() as (_, channel):
+        call = channel.stream_stream(path("ModelStreamInfer"))()
+        await call.write(body())
+        assert await call.read()
+        assert await asyncio.wait_for(call.code(), 10) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def wide() -> bytes:
@@ -419,89 +413,83 @@ async def repository(folder: Path, **limits: int) -> Repository:
     return made
 
 
-def test_answers_that_nobody_reads_have_their_room_and_their_time(
+async def test_answers_that_nobody_reads_have_their_room_and_their_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each answer is 16 MB, twice in memory, and a client has 80 MB: most of ten are refused."""
     monkeypatch.setattr(connections, "PERIOD_S", 1.0)
     monkeypatch.setattr(connections, "RATE", 1 << 30)
 
-    async def run() -> None:
-        models = await repository(tmp_path, max_held=160_000_000)
-        async with serving(models) as (_, address):
-            hostile = grpc.aio.insecure_channel(
-                address, options=[("grpc.max_receive_message_length", -1)]
-            )
-            # As a stream, of which nothing is read: flow control holds the answer back.
-            unread = [hostile.stream_stream(path("ModelInfer"))(iter([wide()])) for _ in range(10)]
-            await settled(lambda: models.memory.used_bytes > 48_000_000)
-            await asyncio.sleep(0.3)
-            assert models.memory.used_bytes <= 80_000_000
-            await settled(lambda: models.memory.used_bytes == 0)  # cut off: nobody read
-            assert len(unread) == 10
-            await hostile.close()
-            async with grpc.aio.insecure_channel(
-                address,
-                options=[
-                    ("grpc.max_receive_message_length", -1),
-                    ("grpc.use_local_subchannel_pool", 1),
-                ],
-            ) as channel:
-                infer = channel.unary_unary(path("ModelInfer"))
-                assert len(await infer(wide(), timeout=20)) > 4 * WIDTH
-                await settled(lambda: models.memory.used_bytes == 0)
-        await models.drain(5)
-
-    asyncio.run(run())
+    models = await repository(tmp_path, max_held=160_000_000)
+    async with serving(models) as (_, address):
+        hostile = grpc.aio.insecure_channel(
+            address, options=[("grpc.max_receive_message_length", -1)]
+        )
+        # As a stream, of which nothing is read: flow control holds the answer back.
+        unread = [hostile.stream_stream(path("ModelInfer"))(iter([wide()])) for _ in range(10)]
+        await settled(lambda: models.memory.used_bytes > 48_000_000)
+        await asyncio.sleep(0.3)
+        assert models.memory.used_bytes <= 80_000_000
+        await settled(lambda: models.memory.used_bytes == 0)  # cut off: nobody read
+        assert len(unread) == 10
+        await hostile.close()
+        async with grpc.aio.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        ) as channel:
+            infer = channel.unary_unary(path("ModelInfer"))
+            assert len(await infer(wide(), timeout=20)) > 4 * WIDTH
+            await settled(lambda: models.memory.used_bytes == 0)
+    await models.drain(5)
 
 
-def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_computed(
+async def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of 16 MB have room on a connection: of six the others stay as they were computed."""
     monkeypatch.setattr(memory, "TURN_S", 20)
     each = 4 * WIDTH
 
-    async def run() -> None:
-        models = await repository(tmp_path)
-        counters = models.find_model("wide").counters
-        large = [
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
-        async with serving(models) as (_, address):
-            hostile = grpc.aio.insecure_channel(address, options=large)
-            ask = hostile.stream_stream(path("ModelInfer"))
-            unread = [ask(iter([wide()])) for _ in range(6)]
-            await settled(lambda: models.memory.used_bytes >= (3 + 2) * each)
-            await asyncio.sleep(0.5)
-            computed = counters.answered  # those that came before the first were in line
-            assert (computed + 2) * each <= models.memory.used_bytes < (computed + 2.5) * each
-            unread += [ask(iter([wide()])) for _ in range(6)]
-            stream = hostile.stream_stream(path("ModelStreamInfer"))(iter([wide()] * 3))
-            async with grpc.aio.insecure_channel(address, options=large) as channel:
-                infer = channel.unary_unary(path("ModelInfer"))
-                assert len(await infer(wide(), timeout=20)) > each
-            await asyncio.sleep(0.3)
-            assert models.memory.used_bytes < (computed + 2.5) * each
-            assert counters.answered == computed + 1
+    models = await repository(tmp_path)
+    counters = models.find_model("wide").counters
+    large = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    async with serving(models) as (_, address):
+        hostile = grpc.aio.insecure_channel(address, options=large)
+        ask = hostile.stream_stream(path("ModelInfer"))
+        unread = [ask(iter([wide()])) for _ in range(6)]
+        await settled(lambda: models.memory.used_bytes >= (3 + 2) * each)
+        await asyncio.sleep(0.5)
+        computed = counters.answered  # those that came before the first were in line
+        assert (computed + 2) * each <= models.memory.used_bytes < (computed + 2.5) * each
+        unread += [ask(iter([wide()])) for _ in range(6)]
+        stream = hostile.stream_stream(path("ModelStreamInfer"))(iter([wide()] * 3))
+        async with grpc.aio.insecure_channel(address, options=large) as channel:
+            infer = channel.unary_unary(path("ModelInfer"))
+            assert len(await infer(wide(), timeout=20)) > each
+        await asyncio.sleep(0.3)
+        assert models.memory.used_bytes < (computed + 2.5) * each
+        assert counters.answered == computed + 1
 
-            async def read(call: Any, count: int) -> None:
-                for _ in range(count):
-                    assert len(await asyncio.wait_for(call.read(), 20)) > each
+        async def read(call: Any, count: int) -> None:
+            for _ in range(count):
+                assert len(await asyncio.wait_for(call.read(), 20)) > each
 
-            reading = [read(call, 1) for call in unread]
-            await asyncio.gather(*reading, read(stream, 3))
-            await settled(lambda: models.memory.used_bytes == 0)
-            assert counters.answered == 1 + len(unread) + 3
-            unread = [ask(iter([wide()])) for _ in range(6)]
-            await settled(lambda: models.memory.used_bytes >= 2 * each)
-            await hostile.close()
-            await settled(lambda: models.memory.used_bytes == 0)
-            assert len(unread) == 6
-        await models.drain(5)
-
-    asyncio.run(run())
+        reading = [read(call, 1) for call in unread]
+        await asyncio.gather(*reading, read(stream, 3))
+        await settled(lambda: models.memory.used_bytes == 0)
+        assert counters.answered == 1 + len(unread) + 3
+        unread = [ask(iter([wide()])) for _ in range(6)]
+        await settled(lambda: models.memory.used_bytes >= 2 * each)
+        await hostile.close()
+        await settled(lambda: models.memory.used_bytes == 0)
+        assert len(unread) == 6
+    await models.drain(5)
 
 
 def has_ended(connection: socket.socket) -> bool:
@@ -517,29 +505,26 @@ def has_ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system counts no bytes of a connection")
-def test_who_reads_too_slowly_is_cut_and_who_reads_on_is_not(
+async def test_who_reads_too_slowly_is_cut_and_who_reads_on_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the rate that is asked for, an answer may take a minute."""
     monkeypatch.setattr(connections, "PERIOD_S", 0.5)
     monkeypatch.setattr(connections, "RATE", 1 << 18)
 
-    async def run() -> None:
-        models = await repository(tmp_path)
-        async with serving(models) as (_, address):
-            with closing(http2.connect(address)) as slow, closing(http2.connect(address)) as other:
-                for one in (slow, other):
-                    one.sendall(http2.call(1, INFER) + http2.message(1, wide()))
-                    one.sendall(http2.frame(8, 0, b"\x7f\0\0\0"))  # any number of bytes
-                    one.sendall(http2.frame(8, 1, b"\x7f\0\0\0"))
-                    one.settimeout(0.5)
-                read, until = 0, time.monotonic() + 6
-                while time.monotonic() < until:
-                    read += len(await asyncio.to_thread(other.recv, 1 << 17))
-                    await asyncio.sleep(0.1)
-                assert read > 1 << 20, "it is not cut"
-                assert await asyncio.to_thread(has_ended, slow)
-                assert not await asyncio.to_thread(has_ended, other)
-        await models.drain(5)
-
-    asyncio.run(run())
+    models = await repository(tmp_path)
+    async with serving(models) as (_, address):
+        with closing(http2.connect(address)) as slow, closing(http2.connect(address)) as other:
+            for one in (slow, other):
+                one.sendall(http2.call(1, INFER) + http2.message(1, wide()))
+                one.sendall(http2.frame(8, 0, b"\x7f\0\0\0"))  # any number of bytes
+                one.sendall(http2.frame(8, 1, b"\x7f\0\0\0"))
+                one.settimeout(0.5)
+            read, until = 0, time.monotonic() + 6
+            while time.monotonic() < until:
+                read += len(await asyncio.to_thread(other.recv, 1 << 17))
+                await asyncio.sleep(0.1)
+            assert read > 1 << 20, "it is not cut"
+            assert await asyncio.to_thread(has_ended, slow)
+            assert not await asyncio.to_thread(has_ended, other)
+    await models.drain(5)

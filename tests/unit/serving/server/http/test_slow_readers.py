@@ -41,7 +41,7 @@ async def settled(condition: object, seconds: float = 30) -> None:
 
 
 @pytest.mark.parametrize("trickle", [False, True])
-def test_an_unread_answer_is_counted_then_cut_off(
+async def test_an_unread_answer_is_counted_then_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trickle: bool
 ) -> None:
     """Answers of 32 MB where half of 80 MB is one client's: another is answered meanwhile.
@@ -51,51 +51,46 @@ def test_an_unread_answer_is_counted_then_cut_off(
     monkeypatch.setattr(http_server, "HEAD_S", 2.0)  # looked at each second
     onnx.save(onnx.parser.parse_model(WIDE), tmp_path / "wide.onnx")
 
-    async def run() -> None:
-        models = Repository(
-            [ModelSource("wide", tmp_path / "wide.onnx")],
-            lambda file: load_engine(file, on="cpu(threads=1)"),
-            limits=Limits(max_held=80_000_000),
-        )
-        await models.start()
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = HttpServer(App(models, Access(), Journal()), None, 1.0)
-        serving = asyncio.create_task(server.serve([listener]))
-        await settled(lambda: server.started)
-        port = listener.getsockname()[1]
-        clients = []
-        for _ in range(6):
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.connect(("127.0.0.1", port))
-            client.setblocking(False)
-            client.sendall(HEAD + BODY)
-            clients.append(client)
-        await settled(lambda: models.memory.used_bytes >= 32_000_000)
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, local_addr=("127.0.0.2", 0)
-        )
-        writer.write(HEAD + BODY)
-        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        writer.close()
-        most, until = 0, asyncio.get_running_loop().time() + 25
-        while server.open_connections and asyncio.get_running_loop().time() < until:
-            most = max(most, models.memory.used_bytes)
-            await asyncio.sleep(0.2)
-            for client in clients if trickle else ():
-                try:
-                    if b"HTTP/1.1 503" in client.recv(1000):
-                        client.close()
-                except OSError:
-                    pass
-            if models.memory.used_bytes == 0 and most:
-                break
-        assert 32_000_000 <= most <= 80_000_000
-        assert models.memory.used_bytes == 0
-        for client in clients:
-            client.close()
-        server.should_exit = True
-        await asyncio.wait_for(serving, 20)
-        await models.drain(5)
-
-    asyncio.run(run())
+    models = Repository(
+        [ModelSource("wide", tmp_path / "wide.onnx")],
+        lambda file: load_engine(file, on="cpu(threads=1)"),
+        limits=Limits(max_held=80_000_000),
+    )
+    await models.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(App(models, Access(), Journal()), None, 1.0)
+    serving = asyncio.create_task(server.serve([listener]))
+    await settled(lambda: server.started)
+    port = listener.getsockname()[1]
+    clients = []
+    for _ in range(6):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.setblocking(False)
+        client.sendall(HEAD + BODY)
+        clients.append(client)
+    await settled(lambda: models.memory.used_bytes >= 32_000_000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+    writer.write(HEAD + BODY)
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    writer.close()
+    most, until = 0, asyncio.get_running_loop().time() + 25
+    while server.open_connections and asyncio.get_running_loop().time() < until:
+        most = max(most, models.memory.used_bytes)
+        await asyncio.sleep(0.2)
+        for client in clients if trickle else ():
+            try:
+                if b"HTTP/1.1 503" in client.recv(1000):
+                    client.close()
+            except OSError:
+                pass
+        if models.memory.used_bytes == 0 and most:
+            break
+    assert 32_000_000 <= most <= 80_000_000
+    assert models.memory.used_bytes == 0
+    for client in clients:
+        client.close()
+    server.should_exit = True
+    await asyncio.wait_for(serving, 20)
+    await models.drain(5)

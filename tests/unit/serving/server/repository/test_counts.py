@@ -114,8 +114,7 @@ def expected(model: ServedModel) -> dict[tuple[str, str], float]:
 
 
 async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
-    repository = toys.one(toys.write(tmp_path / "toy.onnx"))
-    await repository.start()
+    repository = await toys.started(toys.write(tmp_path / "toy.onnx"))
     with suppress(RequestRefused):
         await repository.find_model("toy").infer(asks(1, 99))
     text = metrics_text((one.name, one.version, one.counters) for one in repository.list_models())
@@ -131,8 +130,7 @@ async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
 
 
 async def test_what_perf_analyzer_looks_at_grows(tmp_path: Path) -> None:
-    repository = toys.one(toys.write(tmp_path / "toy.onnx"))
-    await repository.start()
+    repository = await toys.started(toys.write(tmp_path / "toy.onnx"))
     model = repository.find_model("toy")
     for count in (1, 2):
         await model.infer(asks(1, 2))

@@ -65,8 +65,7 @@ async def test_the_highest_version_answers_where_none_is_named(tmp_path: Path) -
 async def test_what_is_not_there_is_refused_in_triton_s_words(
     tmp_path: Path, name: str, version: str, status: RefusalKind, words: str
 ) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx"))
-    await repository.start()
+    repository = await toys.started(write(tmp_path / "toy.onnx"))
     with pytest.raises(RequestRefused) as found:
         repository.find_model(name, version)
     assert found.value.status is status
@@ -134,8 +133,7 @@ async def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx", 3), explicit=True)
-    await repository.start()
+    repository = await toys.started(write(tmp_path / "toy.onnx", 3), explicit=True)
     await factor(repository)
     await repository.unload("toy")
     with pytest.raises(RequestRefused, match="has no available versions"):
@@ -152,8 +150,7 @@ async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_loaded_or_unloaded_is_said(tmp_path: Path) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx"), explicit=True)
-    await repository.start()
+    repository = await toys.started(write(tmp_path / "toy.onnx"), explicit=True)
     words = "failed to load 'net', failed to poll from model repository"
     assert await refusal(repository.load("net")) == (RefusalKind.INTERNAL, words)
     assert (await refusal(repository.unload("net")))[0] is RefusalKind.NOT_FOUND
@@ -165,8 +162,7 @@ async def test_what_cannot_be_loaded_or_unloaded_is_said(tmp_path: Path) -> None
 
 
 async def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx", 3), explicit=True)
-    await repository.start()
+    repository = await toys.started(write(tmp_path / "toy.onnx", 3), explicit=True)
     write(tmp_path / "toy.onnx", 4)
     task = asyncio.create_task(repository.load("toy"))
     await asyncio.sleep(0)
@@ -191,8 +187,7 @@ async def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path)
             assert row[0] >= lowest, "an answer of a version that was replaced before it was asked"
             found[float(row[0])] += 1
 
-    repository = toys.one(path)
-    await repository.start()
+    repository = await toys.started(path)
     found, stop = Counter[float](), asyncio.Event()
     clients = [asyncio.create_task(client(repository, found, stop)) for _ in range(8)]
     for value in (3, 4, 5):
@@ -234,8 +229,7 @@ async def test_what_runs_ends_on_the_old_and_what_comes_waits_for_nobody(
 @pytest.mark.parametrize("content", [b"", b"no model", b"PK\x03\x04 torn"])
 async def test_a_bad_new_file_leaves_the_old(tmp_path: Path, content: bytes) -> None:
     path, told = write(tmp_path / "toy.onnx", 3), list[str]()
-    repository = toys.one(path, note=told.append)
-    await repository.start()
+    repository = await toys.started(path, note=told.append)
     path.write_bytes(content)
     with pytest.raises(OrtuneError):
         await repository.reload("toy")
@@ -250,8 +244,7 @@ async def test_a_bad_new_file_leaves_the_old(tmp_path: Path, content: bytes) -> 
 
 
 async def test_what_did_not_change_is_not_opened_again(tmp_path: Path) -> None:
-    repository = toys.one(write(tmp_path / "toy.onnx"))
-    await repository.start()
+    repository = await toys.started(write(tmp_path / "toy.onnx"))
     before = repository.find_model("toy")
     await repository.reload("toy")
     assert repository.find_model("toy") is before
@@ -281,8 +274,7 @@ async def test_versions_come_and_go(tmp_path: Path) -> None:
 async def test_changes_are_watched(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.onnx", 3)
     told: list[str] = []
-    repository = toys.one(path, note=told.append)
-    await repository.start()
+    repository = await toys.started(path, note=told.append)
     watching = asyncio.create_task(watch_files(repository, 0.05))
     first = repository.find_model("toy")
     path.write_bytes(b"half of a fi")

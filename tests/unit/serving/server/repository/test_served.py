@@ -23,10 +23,10 @@ from tests.unit.serving.server.repository.toys import (
     asks,
     behind,
     holding,
-    one,
     output,
     refusal,
     settled,
+    started,
     write,
 )
 
@@ -407,8 +407,7 @@ def test_a_wrong_type_is_refused_before_its_data_is_parsed(
     monkeypatch.setattr(inference.DeclaredRequest, "read", parse)
 
     async def run() -> tuple[RefusalKind, str]:
-        repository = one(write(tmp_path / "toy.onnx"))
-        await repository.start()
+        repository = await started(write(tmp_path / "toy.onnx"))
         try:
             return await refusal(repository.find_model("toy").read(declare("x", 4)))
         finally:
@@ -432,8 +431,7 @@ def test_what_fits_is_parsed_in_a_thread(
     monkeypatch.setattr(inference.DeclaredRequest, "read", read_noting)
 
     async def run() -> InferRequest:
-        repository = one(write(tmp_path / "toy.onnx", text=TEXTS), limits=None)
-        await repository.start()
+        repository = await started(write(tmp_path / "toy.onnx", text=TEXTS), limits=None)
         model = repository.find_model("toy")
         model.max_batch = 0
         try:
@@ -453,18 +451,14 @@ def test_typed_texts_beyond_the_shape_are_not_made() -> None:
         declared.read()
 
 
-def test_json_larger_than_a_model_can_take_is_refused_by_its_length(tmp_path: Path) -> None:
-    async def run() -> None:
-        repository = one(write(tmp_path / "toy.onnx"))
-        await repository.start()
-        model = repository.find_model("toy")
-        assert model.bound_body(60_000) == 64 << 20
-        assert model.bound_json() < 100_000
-        with pytest.raises(RequestRefused, match="10000000 bytes of JSON are more than any"):
-            model.bound_body(10_000_000)
-        await repository.drain(5)
-
-    asyncio.run(run())
+async def test_json_larger_than_a_model_can_take_is_refused_by_its_length(tmp_path: Path) -> None:
+    repository = await started(write(tmp_path / "toy.onnx"))
+    model = repository.find_model("toy")
+    assert model.bound_body(60_000) == 64 << 20
+    assert model.bound_json() < 100_000
+    with pytest.raises(RequestRefused, match="10000000 bytes of JSON are more than any"):
+        model.bound_body(10_000_000)
+    await repository.drain(5)
 
 
 @pytest.mark.parametrize(
@@ -479,20 +473,18 @@ def test_json_larger_than_a_model_can_take_is_refused_by_its_length(tmp_path: Pa
         (TIMES.replace("[N,4] x", "[N,M] x"), True, None, 64 << 20),
     ],
 )
-def test_a_request_is_no_larger_than_the_inputs_of_its_model(
+async def test_a_request_is_no_larger_than_the_inputs_of_its_model(
     tmp_path: Path, text: str, fits: bool, json_bytes: int | None, most: int
 ) -> None:
-    async def run() -> None:
-        repository = one(write(tmp_path / "toy.onnx", text=text), limits=Limits(fits_models=fits))
-        await repository.start()
-        model = repository.find_model("toy")
-        bound = model.bound_json() if json_bytes is None else model.bound_body(json_bytes)
-        assert bound == most
-        if not json_bytes:
-            assert repository.bound_message() == model.bound_body(0)
-        await repository.drain(5)
-
-    asyncio.run(run())
+    repository = await started(
+        write(tmp_path / "toy.onnx", text=text), limits=Limits(fits_models=fits)
+    )
+    model = repository.find_model("toy")
+    bound = model.bound_json() if json_bytes is None else model.bound_body(json_bytes)
+    assert bound == most
+    if not json_bytes:
+        assert repository.bound_message() == model.bound_body(0)
+    await repository.drain(5)
 
 
 def test_a_declared_tensor_takes_no_memory() -> None:

@@ -51,6 +51,13 @@ def one(path: Path, **how: Any) -> Repository:
     return Repository([ModelSource("toy", path)], opened, **how)
 
 
+async def started(path: Path, **how: Any) -> Repository:
+    """Such a repository, with its models loaded."""
+    repository = one(path, **how)
+    await repository.start()
+    return repository
+
+
 def asks(value: float = 1, rows: int = 1, *outputs: str, **more: Any) -> InferRequest:
     """Return a request whose values tell it from others."""
     x = np.full((rows, 4), value, np.float32) + np.arange(4, dtype=np.float32)
