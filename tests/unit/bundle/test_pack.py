@@ -5,9 +5,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ from tests.unit.packaged import forge
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.engine import consent
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
@@ -117,46 +114,6 @@ def test_another_answer_on_another_machine_is_a_warning(study: Study, tmp_path: 
     with pytest.warns(RuntimeWarning, match="cpu: An Older CPU then") as caught:
         load_engine(path).close()
     assert len(caught) == 1
-
-
-@dataclass(frozen=True)
-class Absent(Cpu):
-    """A backend whose package is not there."""
-
-    def missing(self) -> str | None:
-        return "pip install something"
-
-
-@dataclass(frozen=True)
-class Broken(Cpu):
-    """A backend whose provider does not start."""
-
-    @contextmanager
-    def open(self, path: Path, *, verbose: bool = False) -> Iterator[object]:
-        raise RuntimeError("libsomething.so is missing")
-        yield
-
-
-@pytest.mark.parametrize(
-    ("backend", "reason"), [(Absent(), "pip install something"), (Broken(), "libsomething")]
-)
-def test_the_original_runs_where_the_backend_does_not(
-    bundle: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, backend: Cpu, reason: str
-) -> None:
-    monkeypatch.setattr(consent, "load_backend", lambda *_: _given(backend))
-    with pytest.warns(RuntimeWarning, match=reason) as caught:
-        engine = load_engine(bundle)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    with engine:
-        np.testing.assert_array_equal(engine(x=X)["y"], Y)
-        assert engine.backend == Cpu() and reason in engine.fallback
-    assert not list(temporary.iterdir())
-
-
-def _given(backend: Cpu) -> tuple[Cpu | None, str]:
-    missing = backend.missing()
-    return (None, missing) if missing else (backend, "")
 
 
 @pytest.mark.parametrize(
