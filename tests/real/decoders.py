@@ -93,7 +93,7 @@ def train_decoder(folder: Path, articles: list[str], steps: int, length: int = 1
 
 
 def make_encoder_decoder(folder: Path, kind: str) -> Path:
-    """Write an encoder-decoder of random weights, and a tokenizer or a feature extractor.
+    """Write an encoder-decoder of random weights, a tokenizer and perhaps a feature extractor.
 
     Args:
         kind: ``t5``, ``bart`` or ``marian``; or ``whisper``, of which an answer takes a second.
@@ -106,8 +106,7 @@ def make_encoder_decoder(folder: Path, kind: str) -> Path:
     halves = {"layers": 2, "attention_heads": 4, "ffn_dim": 128}
     sizes = {f"{half}_{k}": n for half in ("encoder", "decoder") for k, n in halves.items()}
     sizes |= {"d_model": 64, "init_std": 0.3}
-    if kind != "whisper":
-        _train_tokenizer(600).save_pretrained(folder)
+    _train_tokenizer(600).save_pretrained(folder)
     if kind == "t5":
         sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
         config = transformers.T5Config(**shared, **sizes)

@@ -64,11 +64,12 @@ def read_alphabet(folder: HubFolder | None) -> Alphabet | None:
     numbers: Any = hub.read_json(folder.folder / hub.VOCABULARY)
     path = folder.folder / "tokenizer_config.json"
     settings = hub.read_json(path) if path.is_file() else {}
-    numbers = numbers.get(settings.get("target_lang"), numbers)  # one alphabet a language
+    language = numbers.get(str(settings.get("target_lang")))
+    numbers = language if isinstance(language, Mapping) else numbers  # one alphabet a language
     tokens = {number: token for token, number in numbers.items() if type(number) is int}
     added = settings.get("added_tokens_decoder")
     for number, token in added.items() if isinstance(added, Mapping) else ():
-        if str(number).isdigit() and isinstance(token, Mapping):
+        if str(number).isdecimal() and isinstance(token, Mapping):
             tokens.setdefault(int(number), str(token.get("content")))
     delimiter = _read_token(settings, _DELIMITER, "|")
     unknown = _read_token(settings, _UNKNOWN, "<unk>")

@@ -28,13 +28,15 @@ def test_text_and_back(tmp_path: Path) -> None:
 
 
 def test_what_the_tokenizer_says(tmp_path: Path) -> None:
-    added = {"4": {"content": "<s>"}, "x": {}}
+    added = {"4": {"content": "<s>"}, "x": {}, "\u00b2": {}}
     settings = {"do_lower_case": True, "word_delimiter_token": {"content": "B"}}
     found = read(
         tmp_path, {"eng": TOKENS}, target_lang="eng", added_tokens_decoder=added, **settings
     )
     assert found is not None and (found.words_end, found.blank) == (3, 0)
     assert found.join_tokens([2, 3, 1, 4]) == "a |<s>"
+    odd = read(tmp_path, {"x": [1], **TOKENS}, target_lang=["x"], added_tokens_decoder=3)
+    assert odd is not None and odd.tokens == {number: token for token, number in TOKENS.items()}
 
 
 def test_none_of_other_models_or_without_letters(tmp_path: Path) -> None:

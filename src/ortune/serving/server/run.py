@@ -69,7 +69,9 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
         try:
             add_answers(engine, path)
         except OrtuneError as error:
-            journal.log_event("warning", f"{path.name} takes no texts: {error.what}; {error.fix}")
+            journal.log_event(
+                "warning", f"{path.name} takes tensors alone: {error.what}; {error.fix}"
+            )
         return engine
 
     def note(text: str) -> None:
