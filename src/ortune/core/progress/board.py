@@ -186,10 +186,13 @@ class Board:
         return f"{_estimate_speed(self._best)} {name}{mark}"
 
     def estimate_remaining_s(self) -> float | None:
-        """Return the seconds left: of the budget, or as the work has gone so far."""
+        """Return the seconds left: of the budget, or as the work has gone so far.
+
+        None as long as that cannot be known, as in a set-up that may turn out not to count.
+        """
         now = time.monotonic()
         if self._budget is not None:
-            return max(0.0, self._until - now)
+            return None if self._budget.may_restart else max(0.0, self._until - now)
         work = self._work
         if work is None or not 0 < work.done <= work.total:
             return None
@@ -234,9 +237,9 @@ class Board:
         While a set-up may still turn out not to count, the whole time is taken to follow it.
         """
         remaining_s, work = self.estimate_remaining_s(), self._work
-        if self._budget is not None and remaining_s is not None:
+        if self._budget is not None:
             elapsed_s = time.monotonic() - self._since
-            following_s = self._budget.seconds if self._budget.may_restart else remaining_s
+            following_s = self._budget.seconds if remaining_s is None else remaining_s
             share = elapsed_s / max(elapsed_s + following_s, 1e-9)
         else:
             share = work.done / work.total if work is not None and work.total else 0.0

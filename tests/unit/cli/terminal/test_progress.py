@@ -151,6 +151,22 @@ def test_lines_carry_one_counter_and_the_time_left(
     assert got.err.splitlines()[-1].endswith("(measured before)")
 
 
+def test_no_time_is_counted_down_that_a_long_set_up_gives_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    board = progress.Board()
+    board.record_event(TimeLeft(60, may_restart=True))
+    board.record_event(Progress("running samples", 7, 100))
+    now = 190.0
+    assert board.describe_progress() == "running samples: 1:30 so far"
+    board.record_event(TrialStarted(PLAN, "baseline"))
+    assert board.place == ""
+    board.record_event(TimeLeft(60))
+    assert board.place == "[1:00 left]"
+
+
 def test_a_log_gets_a_line_of_progress_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
