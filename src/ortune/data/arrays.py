@@ -10,11 +10,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ _EMPTY_ROWS = 2**20
 
 _ODD_HEADERS = (TokenError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError)
 """What NumPy raises beside ValueError of a header that is no Python literal, or too deep."""
+_ATTEMPTS = 10  # at the header of an array
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,13 @@ def map_npy(path: Path) -> Column:
     """Map a .npy file. Raises BadData: it cannot be read."""
     with translate_read_errors(path):
         with regular_file.open_regular(path) as file:
-            shape, _, dtype = _read_header(file)
-            _require_complete(path.name, shape, dtype, path.stat().st_size - file.tell())
+            shape, fortran, dtype = _read_header(file)
+            begin = file.tell()
+            _require_complete(path.name, shape, dtype, path.stat().st_size - begin)
         if math.prod(shape) * dtype.itemsize == 0:  # it cannot be mapped
             return Column.from_array(np.empty(shape, dtype))
-        return Column.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        return Column.from_array(np.memmap(path, dtype, "r", begin, shape, order))
 
 
 @contextmanager
@@ -167,7 +171,8 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
             zipfile.ZipFile(source) as archive,
             archive.open(name) as file,
         ):
-            values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            read_whole = partial(np.lib.format.read_array, allow_pickle=False)
+            values: NDArray[Any] = _parse_array(file, read_whole)
             return values
 
     def rows(first: int) -> Iterator[NDArray[Any]]:
@@ -217,6 +222,20 @@ def _require_complete(
         raise ValueError(f"{name} has {format_count(shape[0], 'row')} and no values")
 
 
+def _parse_array(file: IO[bytes], parse: Callable[[IO[bytes]], Any]) -> Any:
+    """Return what NumPy reads of an array in a file.
+
+    Its header is a Python literal, and CPython 3.11 fails on one in a thousand with SystemError
+    where several threads read literals at once (python/cpython#106905): it is read again.
+    """
+    begin = file.tell()
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(SystemError):
+            return parse(file)
+        file.seek(begin)
+    return parse(file)
+
+
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -224,7 +243,7 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     first = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     try:
-        shape, fortran, dtype = read(file)
+        shape, fortran, dtype = _parse_array(file, read)
     except _ODD_HEADERS as error:
         raise ValueError("its header cannot be read") from error
     if dtype.hasobject:
