@@ -355,20 +355,21 @@ class _Loop:
 
         It is told from the original and from those that follow, and is narrow or leaves them too
         little time. Where its accuracy is not accepted, those that may win in its place come
-        first. Nothing is wanted any more where the time is over.
+        first. Where the time is over nothing is wanted any more, but of the first that may win an
+        interval: it may take twice the time that it had, as without one all of that is lost.
         """
         rivals = [trial for trial in followers if not self._is_confirmed(trial)]
         needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
         heirs = rivals + [trial for trial in self._list_safe(candidates) if trial not in rivals]
         inherited_s = sum(reserve.final_s(trial) for trial in heirs) + reserve.closing_s
+        granted_s = self._count_remaining_s() if self._find_winner() is None else 0.0
+        overrun_s = max(_OVERRUN * self.aim.seconds, granted_s)
 
         def is_enough(ratio: Interval, accepted: bool) -> bool:
             remaining_s = self._count_remaining_s()
-            if heirs and not accepted and remaining_s < inherited_s:
+            if not accepted and remaining_s < inherited_s:
                 return True
-            if remaining_s < reserve.closing_s and (
-                ratio.clear or remaining_s < -_OVERRUN * self.aim.seconds
-            ):
+            if remaining_s < reserve.closing_s and (ratio.clear or remaining_s < -overrun_s):
                 return True
             # Two are apart where the other's value lies outside: it needs no bounded interval.
             apart = ratio.clear and not any(
