@@ -149,25 +149,25 @@ def _print_calibration(
         *(channel.tensor for channel in calibration.idle if not channel.seen),
     ]
     if unseen:
-        names = _join_names(list(dict.fromkeys(unseen)))
+        names = wording.join_names(list(dict.fromkeys(unseen)), _NAMED)
         print_text(f"never run on this data (a branch that was not taken): {names}")
     zero = [channel for channel in calibration.idle if channel.seen and channel.value == 0]
     if zero:
         print_text(
             "never activated, 0 on every sample: "
-            f"{_join_names([_describe_producer(channel) for channel in zero])}"
+            f"{wording.join_names([_describe_producer(channel) for channel in zero], _NAMED)}"
         )
     fixed = [channel for channel in calibration.idle if channel.seen and channel.value]
     if fixed:
         texts = [f"{_describe_producer(channel)} = {channel.value:.4g}" for channel in fixed]
-        print_text(f"constant on this data: {_join_names(texts)}")
+        print_text(f"constant on this data: {wording.join_names(texts, _NAMED)}")
     partly = [channel for channel in calibration.idle if channel.channels]
     if partly:
         texts = [
             f"{_describe_producer(channel)}: {len(channel.channels)} of {channel.of}"
             for channel in partly
         ]
-        print_text(f"channels that were 0 on every sample: {_join_names(texts)}")
+        print_text(f"channels that were 0 on every sample: {wording.join_names(texts, _NAMED)}")
     print_text(str(calibration.stability))
     if calibration.stability.enough is False:
         print_text("this judges the ranges alone; `--compare` measures their effect on accuracy")
@@ -185,11 +185,6 @@ def _make_tensor_cells(tensor: TensorRange) -> tuple[str, ...]:
 
 def _describe_producer(inactive: Inactive) -> str:
     return f"{inactive.tensor} ({inactive.op or 'input'})"
-
-
-def _join_names(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _print_ranking(ranking: ObserverRanking) -> None:
@@ -213,7 +208,7 @@ def _print_ranking(ranking: ObserverRanking) -> None:
     if ranking.best:
         print_text(f"best: {ranking.best}, by {ranking.by}, beyond noise (95 %)")
     elif len(equal) > 1:
-        print_text(f"no clear best: {_join_names(equal)} are tied (within noise)")
+        print_text(f"no clear best: {wording.join_names(equal, _NAMED)} are tied (within noise)")
 
 
 def _make_observer_cells(row: ObserverScore) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from ortune.core.section import (
     Text,
     Tile,
 )
-from ortune.core.wording import format_count, format_integer_use, format_milliseconds
+from ortune.core.wording import format_count, format_integer_use, format_milliseconds, join_names
 from ortune.reporting.blocks import Part, summarize
 
 _TOP = 15
@@ -149,7 +149,7 @@ def build_profile_parts(profile: Profile, top: int | None = TOP) -> tuple[Part, 
     total = max(1.0, sum(kernel.time_ns for kernel in profile.kernels))
     rows = [
         (
-            _join_sources(entry.sources) or entry.note or entry.name,
+            join_names(entry.sources, _SOURCES) or entry.note or entry.name,
             entry.op_type,
             entry.region,
             format_milliseconds(entry.time_ns),
@@ -223,11 +223,6 @@ def _make_share_bars(shares: dict[str, Share], top: int | None) -> Bars:
         figure = f"{format_milliseconds(remaining_ns)} ms, {share:.1%}"
         shown.append(Bar(label, (remaining_ns / 1e6,), figure, "lose"))
     return Bars("ms a run", tuple(shown))
-
-
-def _join_sources(names: Sequence[str]) -> str:
-    more = len(names) - _SOURCES
-    return ", ".join(names[:_SOURCES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _describe_integers(profile: Profile) -> list[Block]:

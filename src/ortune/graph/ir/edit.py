@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes import common
 
 from ortune.core.progress import time_limit
+from ortune.core.wording import join_names
 from ortune.graph.ir.uses import is_read
 
 Graph: TypeAlias = ir.Graph | ir.Function
@@ -274,8 +275,7 @@ def take_notes(model: ir.Model) -> str:
     """Return the remarks and refusals since the last call, joined, and forget them."""
     remarks = list(dict.fromkeys(model.meta.pop(_NOTES, [])))
     for why, places in model.meta.pop(_REFUSALS, {}).items():
-        named = ", ".join(list(places)[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
-        remarks.append(f"{len(places)} left alone, {why}: {named}")
+        remarks.append(f"{len(places)} left alone, {why}: {join_names(list(places), _NAMED)}")
     return "; ".join(remarks)
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ortune.core.errors import BadModel, find_nearest
+from ortune.core.wording import join_names
 from ortune.graph.ir.edit import const_tensor, list_bodies
 from ortune.graph.ir.uses import is_read
 from ortune.graph.shapes.infer import Runtime, infer_shapes
@@ -65,7 +66,8 @@ def extract(
             other += [n for n, tensors in starts.items() if any(v in met for v in tensors)]
             raise BadModel(
                 f"what the piece ends at does not depend on '{name}'",
-                fix=f"leave it out; it depends on {_format_names(other) or 'constants alone'}",
+                fix="leave it out; it depends on "
+                f"{join_names(other, _LISTED) or 'constants alone'}",
             )
     order = {node: place for place, node in enumerate(copy.graph.all_nodes())}
     nodes = {v.producer() for v in met if v not in stops}
@@ -164,8 +166,8 @@ class _Names:
         suggestions = near or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
         raise BadModel(
             f"the model has no tensor or node '{name}'",
-            fix=f"use one of its names, such as {_format_names(suggestions)}; `ortune inspect "
-            "MODEL --list nodes` lists all",
+            fix=f"use one of its names, such as {join_names(suggestions, _LISTED)}; "
+            "`ortune inspect MODEL --list nodes` lists all",
         )
 
 
@@ -204,7 +206,8 @@ def _list_dependent_outputs(model: ir.Model, starts: Collection[ir.Value]) -> li
         raise BadModel("the model has no outputs", fix="name the tensors to end at")
     if not reached:
         raise BadModel(
-            f"no output of the model depends on {_format_names([str(v.name) for v in starts])}",
+            "no output of the model depends on "
+            f"{join_names([str(v.name) for v in starts], _LISTED)}",
             fix="begin at another tensor, or name the tensors to end at",
         )
     return reached
@@ -218,11 +221,6 @@ def _check_types(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
                 fix="cut at another tensor, or give --data: types are then read off a run",
             )
     return values
-
-
-def _format_names(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def find_crossings(piece: ir.Model, named: Collection[str]) -> list[str]:

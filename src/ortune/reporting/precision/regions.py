@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ortune.core.section import Block, Heading, Pill, Point, Scatter, Table, Text, Tile
 from ortune.core.trial import Interval
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, join_names
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionExplanation, SurveyExplanation
 from ortune.search.mixed_precision.survey import RegionCost, cost_per_time, is_unchanged
@@ -238,10 +238,8 @@ def build_sensitivity_parts(
         )
         blocks.append(Text(text))
     if sensitivity.not_reached:
-        names = ", ".join(sensitivity.not_reached[:_NAMED])
-        unnamed = len(sensitivity.not_reached) - _NAMED
-        suffix = f" and {format_count(unnamed, 'other')}" if unnamed > 0 else ""
-        text = f"Not measured, out of time: {names}{suffix}. Give more --time."
+        names = join_names(sensitivity.not_reached, _NAMED)
+        text = f"Not measured, out of time: {names}. Give more --time."
         blocks.append(Text(text, "warn"))
     return (Part("sensitivity", tuple(blocks)),)
 

@@ -19,6 +19,7 @@ from ortune.core.plan_label import label_plan
 from ortune.core.roles import PREPARES, find_step_role
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
+from ortune.core.wording import join_names
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import (
     Expectation,
@@ -87,9 +88,7 @@ class Mixture:
     @property
     def why(self) -> str:
         """The short form of where it comes from."""
-        names = ", ".join(self.float_regions[:_NAMED]) + ", ..." * (
-            len(self.float_regions) > _NAMED
-        )
+        names = join_names(self.float_regions, _NAMED)
         return (
             f"regions: {len(self.float_regions)} of {len(self.survey.regions)} in float "
             f"({names}): "

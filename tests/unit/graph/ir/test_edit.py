@@ -165,7 +165,7 @@ def test_refusals_are_counted_by_their_reason() -> None:
     )
     said = edit.take_notes(model)
     assert said == (
-        "4 left alone, its result is read twice: a, b, c, ...; "
+        "4 left alone, its result is read twice: a, b, c and 1 more; "
         "1 left alone, the factor is not a constant: m"
     )
     assert edit.take_notes(model) == ""

@@ -67,7 +67,7 @@ def test_what_was_not_reached_is_named() -> None:
     names = tuple(f"layer{k}" for k in range(10))
     told = shown(regions.build_sensitivity_parts(found(finished="time", not_reached=names)))
     assert "Not measured, out of time: layer0, " in told
-    assert "layer7 and 2 others. Give more --time." in told
+    assert "layer7 and 2 more. Give more --time." in told
     assert "from the cache" in shown(regions.build_sensitivity_parts(found(kept=True)))
 
 
