@@ -340,30 +340,34 @@ class _Loop:
                 self.attempts.measure_final(
                     trial,
                     reserve.seconds_each(trial, self._count_remaining_s()),
-                    self._make_final_rule(
-                        chosen[index:], [t for t in candidates if t is not trial], reserve
-                    ),
+                    self._make_final_rule(trial, chosen[index:], candidates, reserve),
                 )
             if index == FINALISTS and self._find_winner() is None:
                 chosen += self._list_safe(candidates[FINALISTS:])
         return finished
 
     def _make_final_rule(
-        self, followers: Sequence[Trial], candidates: Sequence[Trial], reserve: Reserve
+        self,
+        trial: Trial,
+        followers: Sequence[Trial],
+        candidates: Sequence[Trial],
+        reserve: Reserve,
     ) -> Callable[[Interval, bool], bool]:
         """Return what says whether a finalist's interval is all that is wanted of it.
 
         It is told from the original and from those that follow, and is narrow or leaves them too
         little time. Where its accuracy is not accepted, those that may win in its place come
         first. Where the time is over nothing is wanted any more, but of the first that may win an
-        interval: it may take twice the time that it had, as without one all of that is lost.
+        interval: it may overrun by what a final takes, as without one all of that is lost.
         """
-        rivals = [trial for trial in followers if not self._is_confirmed(trial)]
-        needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
-        heirs = rivals + [trial for trial in self._list_safe(candidates) if trial not in rivals]
-        inherited_s = sum(reserve.final_s(trial) for trial in heirs) + reserve.closing_s
-        granted_s = self._count_remaining_s() if self._find_winner() is None else 0.0
-        overrun_s = max(_OVERRUN * self.aim.seconds, granted_s)
+        rivals = [rival for rival in followers if not self._is_confirmed(rival)]
+        needed = sum(reserve.final_s(rival, 0.0) for rival in rivals) + reserve.closing_s
+        safe = self._list_safe([other for other in candidates if other is not trial])
+        heirs = rivals + [heir for heir in safe if heir not in rivals]
+        inherited_s = sum(map(reserve.final_s, heirs)) + reserve.closing_s
+        overrun_s = _OVERRUN * self.aim.seconds
+        if self._find_winner() is None:
+            overrun_s = max(overrun_s, min(reserve.final_s(trial), self.aim.seconds))
 
         def is_enough(ratio: Interval, accepted: bool) -> bool:
             remaining_s = self._count_remaining_s()
@@ -373,8 +377,8 @@ class _Loop:
                 return True
             # Two are apart where the other's value lies outside: it needs no bounded interval.
             apart = ratio.clear and not any(
-                trial.ratio is None or ratio.low <= trial.ratio.value <= ratio.high
-                for trial in rivals
+                rival.ratio is None or ratio.low <= rival.ratio.value <= ratio.high
+                for rival in rivals
             )
             return apart and (ratio.high < _NARROW * ratio.low or remaining_s < needed)
 

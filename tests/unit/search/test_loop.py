@@ -555,21 +555,20 @@ def test_a_finalist_that_is_not_accepted_leaves_its_time_to_a_plan_that_may_win(
     assert answers == [[False, bool(other)], [False, False]]
 
 
-def test_a_finalist_without_an_interval_may_take_twice_the_time_that_it_had(
+def test_the_first_finalist_may_overrun_by_what_a_final_takes_if_it_has_no_interval(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, answers = Clock(), []
     bounds, measure_finalist = (0.7, 0.4, 1.1), measure.measure_finalist
 
     def ask(*args: Any, is_enough: Callable[[Interval, bool], bool], **keywords: Any) -> Trial:
-        begun_s = 100.0 - clock.now
-        for over_s in (5.0, begun_s - 1.0, begun_s + 1.0):
-            clock.now = 100.0 + over_s
+        for clock.now in (105.0, 129.0, 131.0):
             answers.append([is_enough(Interval(*bounds), accepted) for accepted in (True, False)])
         clock.now = 40.0
         return measure_finalist(*args, **keywords)
 
     monkeypatch.setattr(measure, "measure_finalist", ask)
+    monkeypatch.setattr(loop.Reserve, "final_s", lambda *_: 30.0)
     run(Script(ratios=ratios(0.3)), PLANS[:1], clock=clock)
     assert answers == [[False, True], [False, True], [True, True]]
 
