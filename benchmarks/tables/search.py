@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def _found(results: Mapping[str, Any]) -> str:
         cells += [best["name"] if best else ""]
         cells += [str(one or "") for one in (whole, early)]
         rows.append([*cells, ", ".join(walls)])
-    means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
+    means = [_geometric(one, 3) for one in over.values()]
     rows.append(["geometric mean", "", "", *means, ""])
     head = ["model and budget", "found in 3 minutes", "best known plan", "found over it"]
     head += ["found in 60 s over it", "seconds"]
@@ -67,6 +67,7 @@ def unseen_readme(results: Mapping[str, Any]) -> str:
 
 def _unseen_readme(results: Mapping[str, Any]) -> str:
     rows: list[list[Any]] = []
+    ratios: list[list[float]] = [[], []]
     stands: Counter[str] = Counter()
     label = list(next(iter(results["cases"].values()))["searches"])[-1]
     for name, case in results["cases"].items():
@@ -78,10 +79,12 @@ def _unseen_readme(results: Mapping[str, Any]) -> str:
         if ratio is not None and not ratio.low <= 1 <= ratio.high:
             stand = "ahead" if ratio.high < 1 else "behind"
         stands[stand] += 1
-        named = name.removesuffix(", all")
-        rows.append([named, f"{mine['ratio']['value']:.2f}", f"{best['ratio']['value']:.2f}"])
-        rows[-1] += [best["name"], f"{ratio or ''} {stand}".strip()]
-    means = [f"{np.exp(np.log([float(row[at]) for row in rows]).mean()):.2f}" for at in (1, 2)]
+        sides = [float(one["ratio"]["value"]) for one in (mine, best)]
+        for side, value in zip(ratios, sides, strict=True):
+            side.append(value)
+        cells = [name.removesuffix(", all"), *(f"{value:.2f}" for value in sides)]
+        rows.append([*cells, best["name"], f"{ratio or ''} {stand}".strip()])
+    means = [_geometric(side, 2) for side in ratios]
     counts = ", ".join(f"{stand} on {stands[stand]}" for stand in ("ahead", "level", "behind"))
     head = ["model", "ortune", "best of the others", "which", "ortune over it"]
     shown = table(head, [*rows, ["geometric mean", *means, "", ""]])
@@ -102,12 +105,17 @@ def _unseen(results: Mapping[str, Any]) -> str:
         plan = f"`{last['recipe']} @ {last['on']}`"
         shown = f"{best['name']}, {interval(best['ratio'])}" if best else ""
         rows.append([name, shown, *cells, plan])
-    means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
+    means = [_geometric(one, 3) for one in over.values()]
     worst = [f"{max(one):.3f}" if one else "" for one in over.values()]
     rows += [["geometric mean", "", *means, ""], ["worst", "", *worst, ""]]
     head = ["model, threads", "best of the others, over the original"]
     head += [f"found {label}, over it" for label in times]
     return f"{where(results)}\n\n{table([*head, f'plan {times[-1]}'], rows)}"
+
+
+def _geometric(values: Sequence[float], digits: int) -> str:
+    """Return the geometric mean as it is shown; empty without values."""
+    return f"{np.exp(np.log(values).mean()):.{digits}f}" if values else ""
 
 
 def best_known(case: Case) -> Row | None:

@@ -136,8 +136,7 @@ def _print_bisection(bisection: Bisection) -> None:
         ]
         print_table(("taken from OTHER", "score>"), rows)
         for title, nodes in (("made by", bisection.nodes), ("in place of", bisection.replaced)):
-            more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-            print_text(f"{title}: {', '.join(nodes[:_SHOWN])}{more}")
+            print_text(f"{title}: {wording.join_names(nodes, _SHOWN)}")
         if bisection.fails_alone is False:
             print_text(
                 "these nodes alone stay within the budget: the errors of several nodes add up"
