@@ -1,7 +1,5 @@
 """Another backend, called without the padding that its inputs carry."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

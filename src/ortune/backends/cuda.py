@@ -1,7 +1,5 @@
 """NVIDIA GPUs by onnxruntime's CUDA provider."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace

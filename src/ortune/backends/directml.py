@@ -1,7 +1,5 @@
 """DirectML: GPUs of every vendor on Windows. Rules and configuration; nobody ran it here."""
 
-from __future__ import annotations
-
 import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ ONNX binding", plug-in 1.8): it is given the model with them as constants, which
 ortune.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Any plug-in execution provider of onnxruntime, such as WebGPU or TensorRT for RTX."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """onnx's own Python evaluator: slow, follows the standard's text, needs no runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """PyTorch itself, in place of the ONNX file: was the conversion worth it?"""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -4,8 +4,6 @@
 engine that serves it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

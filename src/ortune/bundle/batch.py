@@ -4,8 +4,6 @@ A folder of outputs has ``job.json`` with what the parts are made of, and a ``pa
 each, renamed into place when it is whole: the same job goes on where it ended, whatever ended it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

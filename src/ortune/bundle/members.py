@@ -3,8 +3,6 @@
 The bill of materials is CycloneDX 1.6 as JSON. A copy of a bundle may say how it is served.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 `package` writes a plan of such files for another runtime, and runs that package again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Read what a bundle says about itself, without opening a session."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

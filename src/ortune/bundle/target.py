@@ -3,8 +3,6 @@
 A `Source` is such a plan, unpacked.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The alphabet of a model that spells what it hears (CTC), as `vocab.json` has it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Named arrays of one file, line or dict, not in memory before they are read."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -1,7 +1,5 @@
 """More calibration samples out of those that are there: altered copies, seeded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How files become samples: split along the batch dimension, stacked to a fixed batch."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

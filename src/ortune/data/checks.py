@@ -1,7 +1,5 @@
 """Samples against the model's inputs: names, rank, shape, dtype, finite values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

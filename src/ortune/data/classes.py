@@ -1,7 +1,5 @@
 """The number that a class folder stands for: of a file, of the model's metadata, or by name."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -33,8 +33,6 @@ stricter, and the rule says so.
 With several outputs a rule must fit all of them (the first: one), so that none goes unwatched.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence

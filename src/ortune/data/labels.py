@@ -1,7 +1,5 @@
 """Labels and groups from a file: by the samples' names, or in their order; boxes of COCO."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Find the padding in samples: the mask, the inputs of its length, the lengths of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 A record is a row of a .npz or of a table, a line, or a file of one sample.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

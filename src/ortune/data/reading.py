@@ -1,7 +1,5 @@
 """What every reader of samples is told: the model's inputs, and what becomes them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -5,8 +5,6 @@ long as its text; of a model that compares sentences a scored pair is one sample
 text of a model that generates is labelled by its own next tokens, and begins with an empty cache.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What samples take of memory and disk, asked before anything of that size is allocated."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence

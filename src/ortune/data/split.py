@@ -1,7 +1,5 @@
 """Which samples calibrate, which the search sees, and which only finalists see."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,6 @@ again. The index::
 A file without the closing magic was not finished. Imports numpy only: the worker reads these.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

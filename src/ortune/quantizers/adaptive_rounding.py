@@ -14,8 +14,6 @@ R upper triangular, it is ``|R (q - w)|^2``. All channels at once:
 So the result is never worse than rounding to nearest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeAlias

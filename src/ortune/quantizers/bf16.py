@@ -1,7 +1,5 @@
 """bfloat16 weights and activations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Biases that take up what rounding the weights does to the mean output."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Weights clipped where a finer step gains more than their largest values lose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """Takes pairs that no integer kernel takes out of models that arrive quantized."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self

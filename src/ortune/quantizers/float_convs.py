@@ -1,7 +1,5 @@
 """Dynamically quantized convolutions back to float arithmetic on the integer weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self

@@ -1,7 +1,5 @@
 """Half precision: float16 weights and activations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """float8 weights and activations, as Q/DQ pairs for GPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Matrix products and tables with weights of 4 bits: a little over an eighth of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self

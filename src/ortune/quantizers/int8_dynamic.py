@@ -1,7 +1,5 @@
 """Dynamic int8: weights in integers, activations rounded at run time. Needs no data."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

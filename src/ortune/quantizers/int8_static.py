@@ -1,7 +1,5 @@
 """Static int8: quantize / dequantize pairs with ranges from calibration data."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NoReturn, Self

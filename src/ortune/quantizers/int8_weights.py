@@ -1,7 +1,5 @@
 """Weights stored as int8, arithmetic in float: a quarter of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self

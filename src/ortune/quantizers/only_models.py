@@ -1,7 +1,5 @@
 """A change of precision for some of the models that a job runs together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,7 +1,5 @@
 """A QDQ model written as integer operators: the form that older tools and runtimes read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A model that another tool quantized, quantized anew from its own weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Outliers of activations moved into the weights, so that one step for all channels is fine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

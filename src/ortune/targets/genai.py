@@ -1,7 +1,5 @@
 """A folder that onnxruntime-genai opens: the decoder, its settings and its tokenizer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A model that came from a folder of the hub gets its tokenizer and settings back,
 names by which sentence-transformers, optimum and transformers.js choose a precision as well.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

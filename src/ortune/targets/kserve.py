@@ -1,7 +1,5 @@
 """KServe: an InferenceService and the Triton model repository that it serves."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The plain ONNX file, with its tuned settings as data and programs that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenVINO's own format (IR), with the tuned properties beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """onnxruntime's own format for phones (``.ort``), with the list of operators it needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """OpenVINO Model Server: a folder a model, and config.json with the tuned properties."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

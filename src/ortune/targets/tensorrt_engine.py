@@ -1,7 +1,5 @@
 """A TensorRT engine, built of the verified model by TensorRT's own API."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Sequence

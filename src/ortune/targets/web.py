@@ -1,7 +1,5 @@
 """A page that runs the model in the browser by onnxruntime-web, from its own folder alone."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import json

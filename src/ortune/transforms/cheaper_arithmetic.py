@@ -1,7 +1,5 @@
 """Powers and quotients by constants become what is cheaper and gives the same numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

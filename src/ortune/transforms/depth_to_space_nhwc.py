@@ -1,7 +1,5 @@
 """DepthToSpace with channels last, for convolutions in integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

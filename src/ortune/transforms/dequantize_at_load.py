@@ -1,7 +1,5 @@
 """Constant DequantizeLinear as Cast and Mul, which onnxruntime folds at load."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Constants stay integers until the numbers that are needed have been picked or moved."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

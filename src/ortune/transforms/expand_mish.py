@@ -1,7 +1,5 @@
 """Mish becomes a quotient of exponentials where the runtime's Softplus is slow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

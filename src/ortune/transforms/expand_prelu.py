@@ -1,7 +1,5 @@
 """PRelu with a slope for each channel becomes a product and a maximum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

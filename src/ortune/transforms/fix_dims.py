@@ -1,7 +1,5 @@
 """Give dynamic dimensions of inputs their size for good."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Let the model do what a caller would do to pictures first."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Make fixed dimensions of inputs dynamic, where exporters have burned them in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

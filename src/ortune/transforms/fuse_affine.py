@@ -1,7 +1,5 @@
 """Put constant factors and summands beside a layer into its weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

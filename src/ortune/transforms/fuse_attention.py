@@ -1,7 +1,5 @@
 """Scaled dot-product attention in its parts becomes one operator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Put a BatchNormalization into the weights of the layer before it or the Conv behind it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

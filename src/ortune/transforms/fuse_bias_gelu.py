@@ -1,7 +1,5 @@
 """A bias and the GELU of the sum become one operator of onnxruntime's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Bounds written as Max and Min, and several bounds in a row, become one Clip or Relu."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Dynamic integer products in the spelling that onnxruntime makes one kernel of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Embeddings looked up, added and normalized become one operator of onnxruntime's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """GELU spelled out in primitive operators becomes one Gelu."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """HardSwish and HardSigmoid spelled out in primitive operators become one operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

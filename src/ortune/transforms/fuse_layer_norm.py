@@ -1,7 +1,5 @@
 """Layer normalization spelled out in primitive operators becomes one LayerNormalization."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """LeakyRelu in its other spellings becomes one operator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

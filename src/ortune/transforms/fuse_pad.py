@@ -1,7 +1,5 @@
 """Padding that a convolution or pooling does by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

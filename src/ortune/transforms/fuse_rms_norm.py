@@ -1,7 +1,5 @@
 """RMS normalization spelled out in primitive operators becomes one RMSNormalization."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

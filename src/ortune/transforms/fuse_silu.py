@@ -1,7 +1,5 @@
 """Spellings of SiLU (Swish) become x Sigmoid(x), the one that runtimes know."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """A residual sum and the normalization of it become one operator of onnxruntime's own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

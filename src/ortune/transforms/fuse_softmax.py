@@ -1,7 +1,5 @@
 """Softmax and LogSoftmax spelled out in primitive operators become one operator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Convolutions of separate channels become one grouped convolution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

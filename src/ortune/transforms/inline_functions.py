@@ -1,7 +1,5 @@
 """Put the bodies of local functions where they are called."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

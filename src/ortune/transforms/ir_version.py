@@ -1,7 +1,5 @@
 """Say in the file that it is of another version of ONNX's format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

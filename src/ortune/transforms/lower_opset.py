@@ -1,7 +1,5 @@
 """Lower the version of the ONNX operators a model is written in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Raise the version of the ONNX operators a model is written in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

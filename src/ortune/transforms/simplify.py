@@ -1,7 +1,5 @@
 """Fold constants, drop what does nothing, store equal weights once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 

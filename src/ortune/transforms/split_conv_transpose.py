@@ -1,7 +1,5 @@
 """ConvTranspose as Conv and DepthToSpace, which have integer kernels on the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Quantize / dequantize pairs that compute nothing: weights stored in float, doubled pairs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

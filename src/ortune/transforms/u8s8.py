@@ -1,7 +1,5 @@
 """Integer layers in x86's fastest pair of dtypes: U8 activations, S8 weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar

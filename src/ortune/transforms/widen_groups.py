@@ -1,7 +1,5 @@
 """Fewer and wider groups, for convolutions in integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

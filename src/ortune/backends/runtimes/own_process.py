@@ -1,7 +1,5 @@
 """Code that loads foreign libraries, run in a process of its own."""
 
-from __future__ import annotations
-
 import subprocess
 
 from ortune.core.python_process import make_python_command

@@ -1,7 +1,5 @@
 """Read a bundle's zip: members are checked against digests and stay below a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import mmap

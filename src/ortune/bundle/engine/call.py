@@ -1,7 +1,5 @@
 """One loaded model as a function of its inputs: one by one, in batches, or from event loops."""
 
-from __future__ import annotations
-
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a bundle may set, and code that it brings or names, which runs by consent alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does a bundle answer, and compute, here as it did where it was packed?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samples of equal shapes computed together, along what is proved to be a batch dimension."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Sequence

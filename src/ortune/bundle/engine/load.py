@@ -3,8 +3,6 @@
 Of a bundle it is the first plan that runs here, or the one that was asked for.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 import zipfile

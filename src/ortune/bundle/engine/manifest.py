@@ -1,7 +1,5 @@
 """The table of contents of a bundle: what is in it and the digest of every member."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Images mirrored left to right."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

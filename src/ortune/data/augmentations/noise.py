@@ -1,7 +1,5 @@
 """White noise on top of the values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Another gain: louder, darker, further away."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

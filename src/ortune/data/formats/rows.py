@@ -1,7 +1,5 @@
 """Rows of tables as samples: columns named as the inputs, label and group beside them."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """Sound files as samples, cut and mixed as ``sound.toml`` beside them says."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Greedy generation: the likeliest token is fed back, with the cache of all before it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

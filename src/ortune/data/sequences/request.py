@@ -1,7 +1,5 @@
 """What a verb is asked about sequences: what makes one, and which output is whose state."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import KW_ONLY
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """One sequence, step by step: states take what the model gave, masks grow along."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

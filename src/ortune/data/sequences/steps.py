@@ -1,7 +1,5 @@
 """A file, line or dict as a sequence: its arrays are cut into steps."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median

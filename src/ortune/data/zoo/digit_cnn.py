@@ -1,7 +1,5 @@
 """A digit classifier with labelled digits; both ship inside the package."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from importlib.resources import as_file, files

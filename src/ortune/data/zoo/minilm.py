@@ -1,7 +1,5 @@
 """A sentence encoder on film-review lines and news documents, judged by its own embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar

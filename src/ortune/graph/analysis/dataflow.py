@@ -1,7 +1,5 @@
 """A model as a web of values: what makes each, what is constant, what is computed twice."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Read a model's facts in one pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Floating-point operations of one run, from shapes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

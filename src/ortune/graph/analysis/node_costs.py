@@ -1,7 +1,5 @@
 """What every node of a model computes and moves: FLOPs, bytes, and FLOPs per byte."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

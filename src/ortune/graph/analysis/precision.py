@@ -1,7 +1,5 @@
 """In which precision each node of a file computes: read off its inputs, weights and outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx_ir as ir

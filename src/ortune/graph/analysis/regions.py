@@ -4,8 +4,6 @@ By the scopes that exporters leave in node names, in metadata or in the names of
 layers are joined under one pattern. A model without scopes is cut where few tensors are alive.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter, defaultdict

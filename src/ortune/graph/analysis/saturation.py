@@ -1,7 +1,5 @@
 """Layers of a quantized model that can saturate on x86 CPUs without VNNI."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counts of a model's weight values: denormal, infinite, beyond float16."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

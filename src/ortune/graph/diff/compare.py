@@ -1,7 +1,5 @@
 """Set two models side by side: nodes, weights, inputs and outputs."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

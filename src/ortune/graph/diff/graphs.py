@@ -1,7 +1,5 @@
 """The nodes and values of two models, numbered through: the first's, then the second's."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections import Counter

@@ -7,8 +7,6 @@ it that changed: what did not change can have absorbed nothing. Nodes of both si
 same neighbours belong together.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """What differs between two models, as plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """Constants of two models compared: equal, or equal after a known transformation."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The invariants that every step must keep; checked after each one."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

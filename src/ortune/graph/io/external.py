@@ -1,7 +1,5 @@
 """External data: which files a model refers to, and its weights as views of them."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath

@@ -1,7 +1,5 @@
 """A model whose files are symbolic links, for runtimes that follow none."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which files a serialized model keeps weights in, without an ONNX library."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ortune.graph.io.protobuf import LENGTH_DELIMITED, Bytes, Malformed, walk_fields

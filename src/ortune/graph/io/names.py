@@ -1,7 +1,5 @@
 """Every node and every value of a model gets a name of its own."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortune.graph.ir.edit import Graph, NamesInUse

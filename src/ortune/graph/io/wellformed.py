@@ -1,7 +1,5 @@
 """What a parsed file must hold before it is made a graph: names, nodes, functions, tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache

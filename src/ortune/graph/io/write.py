@@ -1,7 +1,5 @@
 """Write a model without a second copy of its weights: they are streamed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small edits of an onnx_ir graph: constants, new nodes, unique names, all graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 

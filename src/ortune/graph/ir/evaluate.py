@@ -1,7 +1,5 @@
 """Compute one node on constant inputs, with onnx's reference implementation."""
 
-from __future__ import annotations
-
 import logging
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Small questions that rewrites ask about the graph around a node."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Take out of a model what changes nothing: dead nodes, unread weights, copies of weights."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Put one value in the place of another, whatever reads it, outputs of graphs included."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 

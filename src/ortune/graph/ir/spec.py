@@ -1,7 +1,5 @@
 """Inputs and outputs of a model as plain values."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 from ortune.core.facts import TensorSpec

@@ -1,7 +1,5 @@
 """Who reads a value."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 
 

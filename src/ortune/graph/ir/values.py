@@ -1,7 +1,5 @@
 """Constants of a graph: which there are, and which a caller may put another value in for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -7,8 +7,6 @@ in onnxruntime's ``InferenceSession::Initialize`` (microsoft/onnxruntime#16491, 
 flow, no copies between the CPU and the device, and for TensorRT every node in one engine.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

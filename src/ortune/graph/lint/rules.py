@@ -1,7 +1,5 @@
 """What is wrong with a model, or may surprise, found without running it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which layers that a file gives integers its runtime computes in integers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import onnx_ir as ir

@@ -5,8 +5,6 @@ model that the executed tensors carry are found (`ortune.graph.mapping.nodes`); 
 stands for the nodes between the source values of its inputs and those of its outputs.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

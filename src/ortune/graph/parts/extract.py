@@ -1,7 +1,5 @@
 """Cut a part of a model out between named tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Model files that differ in their outputs alone, over one set of weights."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Shape inference as a ladder; each rung fills the gaps that the ones before have left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Integer tensors that are known in part: the arithmetic that models do on shapes."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shapes that follow from dimensions known by name, which onnx's own rules lose."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """The vectors that a convolution or a matrix product reads, gathered where they are wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

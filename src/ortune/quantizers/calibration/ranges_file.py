@@ -20,8 +20,6 @@ range (``ReadDynamicRange`` in tensorrt_execution_provider.cc). The table that o
 ``write_calibration_table`` writes is another format, a FlatBuffer of largest magnitudes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ output channel (or a table's entry), blocks along the inputs, ``weight = (intege
 step``, integers unsigned, the last block padded with zeros.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Layers: nodes that multiply an activation by a constant weight, and how they are found."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn

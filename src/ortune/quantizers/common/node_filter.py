@@ -1,7 +1,5 @@
 """Which nodes the user means: names, shell-style patterns and regular expressions."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Nodes that the writers of integers add, and what of another node they take over."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The range of every channel, for finding those that the samples leave inactive."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The whole range that was seen, of every channel apart."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

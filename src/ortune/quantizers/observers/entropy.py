@@ -1,7 +1,5 @@
 """The range whose grid keeps the distribution of the values: the least KL divergence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

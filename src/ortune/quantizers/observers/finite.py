@@ -1,7 +1,5 @@
 """The extent of the values that are numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """How small and how large the magnitudes become."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

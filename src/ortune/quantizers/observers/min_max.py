@@ -1,7 +1,5 @@
 """The whole range that was seen, or the average of those that single runs had."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

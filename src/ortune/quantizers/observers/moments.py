@@ -1,7 +1,5 @@
 """Mean and second moment of the vectors that a layer multiplies with its weight."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Literal

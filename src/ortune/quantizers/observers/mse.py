@@ -1,7 +1,5 @@
 """The range whose grid has the smallest expected error: some clipping for finer steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

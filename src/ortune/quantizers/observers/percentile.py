@@ -1,7 +1,5 @@
 """The range that holds all but the rarest values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """What a reduction adds up on its way."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 

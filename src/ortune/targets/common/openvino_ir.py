@@ -1,7 +1,5 @@
 """OpenVINO's own format and properties, for every target whose runtime is OpenVINO."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace

@@ -6,8 +6,6 @@ file, type, shape (``1x3x224``, or ``-`` for a single value) and name, and the f
 little-endian values.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

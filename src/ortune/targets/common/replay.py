@@ -1,7 +1,5 @@
 """Run a written package beside the bundle that it was made of: answers and time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version

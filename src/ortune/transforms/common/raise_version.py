@@ -1,7 +1,5 @@
 """Raise the version of the default domain, node by node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A rewrite of the user's own in three functions: pattern, check, rewrite."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path

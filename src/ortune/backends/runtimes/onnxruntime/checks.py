@@ -5,8 +5,6 @@ the text with no letter, digit, dot or underscore beside it; a compiler may buil
 pieces, so a key that is not found may, rarely, exist. It is refused all the same.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import mmap

@@ -5,8 +5,6 @@ that a provider took becomes one node ``com.microsoft::EPContext`` with the prov
 Such a file opens in a moment, and only with the releases and on the device that it was made for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Libraries of custom operators for onnxruntime. They are code, and run."""
 
-from __future__ import annotations
-
 import platform
 import signal
 import sys

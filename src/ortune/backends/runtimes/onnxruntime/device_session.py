@@ -1,7 +1,5 @@
 """Sessions on a device with memory of its own: bound buffers, and no silent way to the CPU."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

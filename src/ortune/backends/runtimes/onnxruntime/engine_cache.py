@@ -6,8 +6,6 @@ the release of the runtime nor the options (onnxruntime issues 22244 and 18272):
 is named by all that an engine depends on, and what lies in it is compared with what was written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """What onnxruntime logs while it opens a session: harmless lines explained, real ones kept."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Every onnxruntime session is opened here; the one file that names its options."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import re

@@ -1,7 +1,5 @@
 """OpenVINO's own runtime: the way to it on CPUs that its onnxruntime plug-in does not take."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re

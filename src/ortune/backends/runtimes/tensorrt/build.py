@@ -1,7 +1,5 @@
 """Building an engine of an ONNX file: strongly typed, so the graph says the precision."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

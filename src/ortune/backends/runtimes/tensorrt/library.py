@@ -4,8 +4,6 @@ Read in the documentation and in the signatures of NVIDIA's own bindings, 10.16 
 on a GPU here.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ A range is spelled ``NAME:MIN..MAX`` or ``NAME:MIN..MAX..BEST`` with shapes as `
 An input that is named again starts another profile.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

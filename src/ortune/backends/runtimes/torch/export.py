@@ -1,7 +1,5 @@
 """The exporters of PyTorch and transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

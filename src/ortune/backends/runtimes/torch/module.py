@@ -1,7 +1,5 @@
 """A module as a person names it: a factory, a saved program or a folder, with its weights."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The 16-bit formats, which constants they hold, and which values of a model are floats."""
 
-from __future__ import annotations
-
 import enum
 import functools
 from collections.abc import Iterator, Mapping, Sequence

@@ -18,8 +18,6 @@ sines, rounding, comparisons and Casts back to integers of what was computed fro
 may hold short sequences only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

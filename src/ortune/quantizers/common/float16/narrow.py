@@ -1,7 +1,5 @@
 """The conversion to the 16-bit formats: fields, what stays in float32, the casts between."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias

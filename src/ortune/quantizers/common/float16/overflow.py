@@ -19,8 +19,6 @@ products     Only for runtimes that add up products in 16 bits: m max |x| max su
              sqrt(K) u > e for K products (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Parts of models that arrive quantized, turned back into float."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes what a runtime misreads around pairs otherwise: what a Concat joins, and lengths."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -15,8 +15,6 @@ Which operators follow, `runtime_rules` lists; all others stay in float between 
 is placed by itself: a tensor that a body takes from outside has its pair inside too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ or measured (``test_runtime_rules.py`` measures the rows of onnxruntime's CPU pr
 OpenVINO again). The fields of `int8-static` override every row: the search measures.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias, get_args

@@ -9,8 +9,6 @@ Two ways, both exact but for rounding:
   product. It adds a small product and an addition, so only narrowing layers get it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any

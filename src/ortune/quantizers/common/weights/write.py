@@ -3,8 +3,6 @@
 What is passed over is counted with its reason, so that a step with nothing to do says why.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Follow heads back to the tensors that they were split from, and to where they are merged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

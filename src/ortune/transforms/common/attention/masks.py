@@ -1,7 +1,5 @@
 """Find scaled dot-product attention, and give its masks the form that kernels take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Samples across fixed and freed dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

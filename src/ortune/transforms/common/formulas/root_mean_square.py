@@ -1,7 +1,5 @@
 """Normalizations: a value over the root of its mean square, its scale and shift."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ phase is a plain convolution of the input. One Conv computes all phases as chann
 interleaves them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

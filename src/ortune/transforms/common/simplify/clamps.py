@@ -1,7 +1,5 @@
 """Chains of Relu, Clip, Max and Min with constants: all are one interval, often one Clip."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

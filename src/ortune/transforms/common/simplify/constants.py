@@ -1,7 +1,5 @@
 """Turn what is the same in every run into constants."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

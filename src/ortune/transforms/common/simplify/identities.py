@@ -1,7 +1,5 @@
 """Which nodes hand an input on unchanged."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Masks that exporters compute number by number, and that only hand an input on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Nodes that move no number: joined where one does what two did."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

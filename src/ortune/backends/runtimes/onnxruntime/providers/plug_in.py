@@ -4,8 +4,6 @@ A library stays loaded for the life of a process. That it loads says nothing of 
 offer none, and then a session without this check would run on the CPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Whether a provider of the installed onnxruntime starts here, asked in an own process."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import io
