@@ -33,7 +33,7 @@ from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.measurement.accuracy import judge_accuracy
 from ortune.measurement.machine.machine import package_versions
 from ortune.metrics.map import Map
@@ -68,7 +68,7 @@ def drawn(folder: Path, pages: int, calibration: int) -> Pages:
     from pages import write  # type: ignore[import-not-found]
 
     write(folder, pages, calibration)
-    inputs = spec.list_inputs(file.load(folder / "model.onnx"))
+    inputs = edit.list_inputs(file.load(folder / "model.onnx"))
     return Pages(
         folder / "model.onnx",
         feeds.load_feeds(folder / "data", inputs, folder / "fed", labels=folder / "boxes.json"),

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from ortune.core.facts import TensorSpec
 from ortune.data import synthetic
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from tests import graphs
 from tests.fuzz import model_cases, mutate, wire
 from tests.fuzz.answers import answer
@@ -128,7 +128,7 @@ def read(case: Case, folder: Path) -> None:
     answer(["inspect", given_path])
     if zlib.crc32(case.files["model.onnx"]) % 3 == 0:
         answer(["diff", given_path, given_path])
-    inputs = spec.list_inputs(file.load(given_path))
+    inputs = edit.list_inputs(file.load(given_path))
     if any(_FEW < _elements(one) < _MANY for one in inputs):
         return  # made-up samples are as large as they are asked for
     synthetic.generate_feeds(inputs, folder / "made", shapes={}, ranges={}, count=1)

@@ -14,7 +14,7 @@ from ortune.core.plugins import spelling
 from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from tests.real.samples import sample, written
 
@@ -33,7 +33,7 @@ def outputs(model: Path, folder: Path) -> np.ndarray:
 def made(source: Path, folder: Path, *steps: str) -> Path:
     """Build with the samples that calibrate."""
     recipe = Recipe("kit", tuple(spelling.parse_plugin(Quantizer, step) for step in steps))
-    inputs = spec.list_inputs(file.load(source))
+    inputs = edit.list_inputs(file.load(source))
     found = feeds.load_feeds(source.parent / "calibration", inputs, folder)
     return build(source, recipe, folder / "out.onnx", feeds=found).path
 

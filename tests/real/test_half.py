@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ortune.core.step import Recipe
 from ortune.data import feeds
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.quantizers.fp16 import Fp16
 from ortune.search.recipe.build import build
 from tests.real.jobs import magika, ppocr_det
@@ -37,7 +37,7 @@ def snrs(source: Path, samples: Sequence[Sample], folder: Path) -> tuple[str, fl
     (folder / "data").mkdir()
     for index, sample in enumerate(samples[:-1]):
         np.savez(folder / "data" / f"{index}.npz", **sample)
-    given = feeds.load_feeds(folder / "data", spec.list_inputs(file.load(source)), folder)
+    given = feeds.load_feeds(folder / "data", edit.list_inputs(file.load(source)), folder)
     (wanted,) = answers(source, samples[-1:])
     found = []
     for name, data in (("plain", None), ("learned", given)):

@@ -46,7 +46,7 @@ from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
 from ortune.graph.io.write import SOURCES
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.measurement.process import Worker, keep_outputs, single_model_job, translate_failures
 from ortune.search.experiment import golden as samples
 from ortune.search.experiment.experiment import model_digest
@@ -108,7 +108,7 @@ def collect_content(
         ),
         fallback=fallback,
         signatures={
-            name: Signature(spec.list_inputs(model), spec.list_outputs(model))
+            name: Signature(edit.list_inputs(model), edit.list_outputs(model))
             for name, model in models.items()
         },
         versions=study.job.versions,

@@ -28,17 +28,9 @@ from ortune.bundle.engine.signing import make_signer, signature_of
 from ortune.bundle.members import build_sbom, write_file_member, write_text_member
 from ortune.bundle.read import collect_evidence
 from ortune.bundle.target import Replay, Source, Target, unpack_temporarily
-from ortune.core import wording
+from ortune.core import errors, wording
 from ortune.core.atomic_write import open_draft, open_output_draft, report_write_errors
 from ortune.core.backend import Backend
-from ortune.core.errors import (
-    BackendMissing,
-    BadModel,
-    BadSettings,
-    NoPlanFits,
-    OrtuneError,
-    UnknownPlugin,
-)
 from ortune.core.judgement import choose_step
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec, spelling, stored
@@ -112,7 +104,7 @@ def pack(
     trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):
-        raise BadSettings(
+        raise errors.BadSettings(
             f"'{licence}' is not SPDX", fix="write an SPDX expression, such as Apache-2.0"
         )
     path = Path(path)
@@ -172,7 +164,7 @@ def build_candidates(
         study = read_study(Path(study))
     if not isinstance(study, Study):
         if trial is not None or unconfirmed or licence:
-            raise BadSettings(
+            raise errors.BadSettings(
                 f"{study} is a bundle: its plans and its licence are chosen already",
                 fix="leave --plan, --unconfirmed and --licence out, or give the run",
             )
@@ -215,7 +207,7 @@ def refuse_bundle_options(
         "--compiled": compiled,
     }
     if names := [name for name, value in options.items() if value]:
-        raise BadSettings(
+        raise errors.BadSettings(
             f"{', '.join(names)} applies to bundles only, not to packages (--for)",
             fix="leave it out; a package takes the best plan that its target can run",
         )
@@ -224,7 +216,7 @@ def refuse_bundle_options(
 def _demand_target(original: bool) -> None:
     """Refuse what is about a package where a bundle is written: raise BadSettings."""
     if original:
-        raise BadSettings(
+        raise errors.BadSettings(
             "--original needs --for: a bundle always holds the original",
             fix="add --for TARGET, or leave it out",
         )
@@ -237,7 +229,7 @@ def _demand_portable(*backends: Backend) -> None:
         code = stored.list_code_names(codec.encode(backend))
         named = {*code} - {*backend.custom_ops, *list_factories(code)}
         if named:
-            raise BadSettings(
+            raise errors.BadSettings(
                 f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
                 fix=_ANOTHER,
             )
@@ -265,13 +257,13 @@ def select_trials(
     trials = list({candidate.key: candidate for candidate in selected}.values())
     doubtful = [candidate for candidate in trials if not study.is_confirmed(candidate)]
     if doubtful and not unconfirmed:
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"trial {doubtful[0].key[:8]} ({doubtful[0].plan}) is not confirmed as faster and "
             "within the accuracy budget",
             fix="give --unconfirmed (unconfirmed=True) to pack it anyway",
         )
     if len(trials) > MOST_PLANS:
-        raise BadSettings(
+        raise errors.BadSettings(
             f"{wording.format_count(len(trials), 'plan')} are more than the {MOST_PLANS} that a "
             "bundle "
             "may hold",
@@ -308,13 +300,13 @@ def find_trial(study: Study, key: str) -> Trial:
     if len(matches) != 1:
         problem = "several trials begin" if matches else "no trial begins"
         keys = list(matches) or list({t.key: None for t in study.trials if not _has_failed(t)})
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"{problem} with '{key}'",
             fix=f"use a whole key, such as {', '.join(candidate[:8] for candidate in keys[:12])}",
         )
     trial = next(iter(matches.values()))
     if _has_failed(trial):
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
             fix="pack one that ran",
         )
@@ -381,24 +373,24 @@ def package(
     """
     word = str(target).partition("(")[0].strip()
     if word in _RETIRED:
-        raise OrtuneError(f"target `{word}` was removed", fix=_RETIRED[word])
+        raise errors.OrtuneError(f"target `{word}` was removed", fix=_RETIRED[word])
     selected_target = (
         target if isinstance(target, Target) else spelling.parse_plugin(Target, target)
     )
     path = _require_writable(Path(path), force)
     if fix := selected_target.missing():
-        raise BackendMissing(
+        raise errors.BackendMissing(
             f"a package for {selected_target.name()} cannot be made here", fix=fix
         )
     passed: list[PassedOver] = []
     for bundle in bundles:
         if bundle.resolve().is_relative_to(path.resolve()):
-            raise OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
+            raise errors.OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
         with unpack_temporarily(bundle, custom_ops=custom_ops) as bundle_contents:
             for plan in bundle_contents.manifest.plans:
                 try:
                     source = bundle_contents.read_source(plan)
-                except UnknownPlugin as error:
+                except errors.UnknownPlugin as error:
                     why = error.what
                 else:
                     why = selected_target.refuses(source)
@@ -429,7 +421,7 @@ def package(
                     )
                 passed.append(PassedOver(plan.plan, why))
     reasons = "; ".join(f"{refusal.plan}: {refusal.why}" for refusal in passed[:3])
-    raise OrtuneError(
+    raise errors.OrtuneError(
         f"no confirmed plan can run on {selected_target.name()}: {reasons or 'there is none'}",
         fix="choose another target, or optimize for what this one can run; of a run all "
         "confirmed plans are tried, of a bundle those that it holds",
@@ -439,7 +431,7 @@ def package(
 def _require_gain(plan: PackedPlan, passed: Sequence[PassedOver], target: Target) -> None:
     """Raise NoPlanFits where faster plans than the original were passed over for one no faster."""
     if plan.ratio is None or plan.ratio[0] >= 1:
-        raise NoPlanFits(
+        raise errors.NoPlanFits(
             f"{target.name()} cannot run {passed[0].plan}: {passed[0].why}; all that it can run "
             f"is {plan.plan}, which is no faster than the original",
             fix=f"search for what it can run, `ortune optimize MODEL --on {target.backend}`, and "
@@ -450,17 +442,17 @@ def _require_gain(plan: PackedPlan, passed: Sequence[PassedOver], target: Target
 def _require_writable(path: Path, force: bool) -> Path:
     """Return a folder that may be written."""
     if not path.absolute().parent.is_dir():
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
         )
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if not force:
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"{path} exists", fix="give another name, or --force (force=True) to replace it"
         )
     if not (path / CONTENTS).is_file():
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"{path} was not written by pack, so it is not replaced",
             fix="give another name, or remove it yourself",
         )
@@ -470,7 +462,7 @@ def _require_writable(path: Path, force: bool) -> Path:
 def _require_equivalence(replay: Replay, target: Target) -> None:
     """Refuse a package that answers otherwise, or that is surely slower than its limit."""
     if not replay.difference_db >= TOLERANCE_DB:
-        raise BadModel(
+        raise errors.BadModel(
             f"the package for {target.name()} gives other outputs under {replay.by}: "
             f"SNR {replay.difference_db:.0f} dB against the bundle's golden answers, "
             f"at least {TOLERANCE_DB:.0f} dB needed",
@@ -478,7 +470,7 @@ def _require_equivalence(replay: Replay, target: Target) -> None:
         )
     if replay.overhead is not None and replay.overhead[1] > 1 + target.limit:
         value, low, high = replay.overhead
-        raise OrtuneError(
+        raise errors.OrtuneError(
             f"the package for {target.name()} takes {value:.2f} [{low:.2f}, {high:.2f}] times as "
             f"long under {replay.by} as the bundle does: more than its limit of "
             f"{1 + target.limit:.2f}",

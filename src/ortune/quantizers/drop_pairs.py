@@ -13,12 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
-from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.dequantize import (
-    drop_pair,
-    find_activation_pairs,
-    map_activation_pairs,
-)
+from ortune.quantizers.common.qdq import dequantize, runtime_rules
 from ortune.quantizers.common.qdq.misread import write_for_runtime
 
 AROUND = (
@@ -76,7 +71,7 @@ class DropPairs(Quantizer):
         if not any(node.op_type == "QuantizeLinear" for node in edit.walk_nodes(model)):
             raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")
         if self.tensors:
-            pairs = map_activation_pairs(model)
+            pairs = dequantize.map_activation_pairs(model)
             for name in self.tensors:
                 if name not in pairs:
                     raise BadSettings(
@@ -84,19 +79,21 @@ class DropPairs(Quantizer):
                         fix=suggest_names(name, pairs),
                     )
             nodes = [node for name in dict.fromkeys(self.tensors) for node in pairs[name]]
-            return sum(drop_pair(edit.Editor(model.graph), node) for node in nodes)
+            return sum(dequantize.drop_pair(edit.Editor(model.graph), node) for node in nodes)
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)
             while idle := [
-                node for node in find_activation_pairs(graph) if not self._is_useful(node)
+                node
+                for node in dequantize.find_activation_pairs(graph)
+                if not self._is_useful(node)
             ]:
-                dropped = sum(drop_pair(editor, node) for node in idle)
+                dropped = sum(dequantize.drop_pair(editor, node) for node in idle)
                 if not dropped:
                     break
                 count += dropped
             if self._writes_float:
-                count += sum(map(self._free_readers, find_activation_pairs(graph)))
+                count += sum(map(self._free_readers, dequantize.find_activation_pairs(graph)))
         count += write_for_runtime(model, self.target)
         if not count:
             raise Refused(

@@ -19,12 +19,7 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import (
-    Layer,
-    find_layers,
-    flatten_model,
-    note_unbounded_weights,
-)
+from ortune.quantizers.common import layers
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 
@@ -79,14 +74,14 @@ class Fp8(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the activations of the layers, after inlining local functions."""
-        flatten_model(model)
+        layers.flatten_model(model)
         names = dict.fromkeys(str(layer.x.name) for layer in self._find_layers(model))
         return [Probe(name, self.observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Write the pairs and return how many layers became float8."""
-        flatten_model(model)
-        note_unbounded_weights(model, self.ops)
+        layers.flatten_model(model)
+        layers.note_unbounded_weights(model, self.ops)
         candidates = list(self._find_layers(model))
         active = [layer for layer in candidates if _compute_step(ranges.get(str(layer.x.name)))]
         if not active:
@@ -106,10 +101,10 @@ class Fp8(Quantizer):
             edit.add_note(model, f"{unused} only ever saw zeros: left alone")
         return len(active)
 
-    def _find_layers(self, model: ir.Model) -> Iterator[Layer]:
+    def _find_layers(self, model: ir.Model) -> Iterator[layers.Layer]:
         among = select_nodes(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
-            for layer in find_layers(graph, self.ops):
+            for layer in layers.find_layers(graph, self.ops):
                 large = min(layer.shape[-2:]) >= self.min_side
                 if layer.op == "Conv":
                     window = math.prod(layer.shape[2:])
@@ -129,7 +124,7 @@ class _Writer:
         zero = np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
         self._zero = self._editor.add_constant("float8_zero", zero)
 
-    def quantize_activation(self, layer: Layer, step: np.float32) -> ir.Value:
+    def quantize_activation(self, layer: layers.Layer, step: np.float32) -> ir.Value:
         key = (layer.x, layer.node.graph)
         if key not in self._pairs:
             name = str(layer.x.name)
@@ -142,7 +137,7 @@ class _Writer:
             self._pairs[key] = dq.outputs[0]
         return self._pairs[key]
 
-    def quantize_weight(self, layer: Layer) -> ir.Value:
+    def quantize_weight(self, layer: layers.Layer) -> ir.Value:
         axis = layer.axis if self._per_channel else None
         key, stem = (layer.weight, axis), str(layer.weight.name)
         if key not in self._weights:

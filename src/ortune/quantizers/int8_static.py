@@ -20,8 +20,7 @@ from ortune.core.step import Quantizer, Step, Transform
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import nodes_of
 from ortune.graph.ir.qdq import MICROSOFT, find_input
-from ortune.graph.ir.uses import has_single_use, only_reader
-from ortune.quantizers.common import rounding
+from ortune.quantizers.common import nodes, rounding
 from ortune.quantizers.common.grid import Grid, Kind, make_activation_grid
 from ortune.quantizers.common.layers import (
     Layer,
@@ -30,15 +29,6 @@ from ortune.quantizers.common.layers import (
     refuse_without_layers,
 )
 from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.nodes import (
-    add_constants,
-    add_unary_sum,
-    make_dequantize,
-    multiply_channels,
-    put_behind,
-    replace_output,
-    replace_value,
-)
 from ortune.quantizers.common.qdq import placement as places
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq.misread import write_for_runtime
@@ -421,20 +411,20 @@ def _cut_early(model: ir.Model, excluded: Collection[ir.Node]) -> None:
         if conv is None or conv.op_type != "Conv" or conv.domain or conv.graph is not node.graph:
             continue
         value = conv.outputs[0]
-        if has_single_use(value) and not {conv, node, *movers} & set(excluded):
+        if edit.has_single_use(value) and not {conv, node, *movers} & set(excluded):
             early_node = editor.make_node(
                 node.op_type, [value, *node.inputs[1:]], node.attributes, name=f"{node.name}_early"
             )
             early_node.outputs[0].shape, early_node.outputs[0].type = value.shape, value.type
             edit.insert_after(conv, early_node)
             movers[-1].replace_input_with(0, early_node.outputs[0])
-            replace_value(node.outputs[0], movers[0].outputs[0])
+            nodes.replace_value(node.outputs[0], movers[0].outputs[0])
 
 
 def _list_movers(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the nodes in front that only move values, and that nothing else reads."""
     value = node.inputs[0]
-    while value is not None and has_single_use(value):
+    while value is not None and edit.has_single_use(value):
         mover = value.producer()
         if mover is None or mover.op_type not in _MOVES or mover.domain or len(mover.outputs) > 1:
             return
@@ -470,7 +460,7 @@ def _fold_affine_nodes(model: ir.Model) -> None:
         if at is None or weight is None or weight.dtype != ir.DataType.FLOAT or not weight.size:
             continue
         affine, chain, value = UNCHANGED, [], at.node.outputs[0]
-        while (reader := only_reader(value)) is not None and reader.graph is at.node.graph:
+        while (reader := edit.only_reader(value)) is not None and reader.graph is at.node.graph:
             next_affine = _read_affine(reader, value, at, opset)
             if next_affine is None or not next_affine.finite:
                 break
@@ -509,15 +499,15 @@ def _insert_pairs(
         stem = str(value.name)
         if source not in shared:
             parts = {"scale": grids[value].scale, "zero": grids[value].zero}
-            shared[source] = add_constants(editor, str(source.name), **parts)
+            shared[source] = nodes.add_constants(editor, str(source.name), **parts)
         seen, grid = value, shared[source]
         if value in placement.guarded:
             # It keeps the float layer before it in float: between a DequantizeLinear and a
             # QuantizeLinear onnxruntime quantizes the weights of a layer itself, coarsely
             # (weight_bias_quantization.cc).
-            seen = add_unary_sum(editor, value, "float")
+            seen = nodes.add_unary_sum(editor, value, "float")
         if value in smooth and (factor := smooth[value].factor) is not None:
-            seen = multiply_channels(editor, value, (1 / factor).astype(np.float32), home)
+            seen = nodes.multiply_channels(editor, value, (1 / factor).astype(np.float32), home)
         everywhere, maker = value in placement.replaced, seen.producer()
         uses = [use for use in value.uses() if everywhere or use.node in readers]
         uses = [use for use in uses if use.node is not maker]
@@ -527,20 +517,20 @@ def _insert_pairs(
         foreign |= bool(domain)
         q = editor.make_node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
-        d = make_dequantize(editor, stem, [q.outputs[0], *grid], domain=domain)
+        d = nodes.make_dequantize(editor, stem, [q.outputs[0], *grid], domain=domain)
         rounded = d.outputs[0]
-        put_behind(seen, home, q, d)
+        nodes.put_behind(seen, home, q, d)
         if len(outside) > (2 if any(n.op_type in _ALONE for n, _ in outside) else 1):
             # Float readers share one tensor: what onnxruntime fuses of them (Gelu) reads it twice,
             # and it dequantizes for each reader anew.
-            shared_copy = add_unary_sum(editor, rounded, "shared")
+            shared_copy = nodes.add_unary_sum(editor, rounded, "shared")
             for node, index in outside:
                 node.replace_input_with(index, shared_copy)
             uses = [use for use in uses if use.node in readers]
         for node, index in uses:
             node.replace_input_with(index, rounded)
         if everywhere and value.is_graph_output():
-            replace_output(editor, home, value, rounded)
+            nodes.replace_output(editor, home, value, rounded)
     return foreign
 
 

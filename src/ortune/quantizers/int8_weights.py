@@ -15,14 +15,8 @@ from ortune.core.observer import Ranges
 from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
+from ortune.quantizers.common import layers
 from ortune.quantizers.common.grid import Bits
-from ortune.quantizers.common.layers import (
-    flatten_model,
-    has_bounded_values,
-    note_unbounded_weights,
-    refuse_without_layers,
-    resolve_transpose,
-)
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
@@ -99,7 +93,7 @@ class Int8Weights(BlockWeights):
         """Store the weights and return how many constants were replaced, as in blocks."""
         if self.form != "channel":
             return super().apply(model, ranges)
-        flatten_model(model)
+        layers.flatten_model(model)
         axes: dict[ir.Value, int] = {}
         among = select_nodes(model, self.include, self.exclude)
         for node in edit.walk_nodes(model):
@@ -107,9 +101,9 @@ class Int8Weights(BlockWeights):
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
-        unbounded = note_unbounded_weights(model, self.ops)
+        unbounded = layers.note_unbounded_weights(model, self.ops)
         if not axes:
-            refuse_without_layers(
+            layers.refuse_without_layers(
                 model,
                 f"no {', '.join(self.ops)} with a float32 weight of "
                 f"{wording.format_count(self.min_size, 'element')}{unbounded}",
@@ -127,12 +121,12 @@ class Int8Weights(BlockWeights):
             value = node.inputs[index] if index < len(node.inputs) else None
             if value is None:
                 continue
-            source, order = resolve_transpose(value)
+            source, order = layers.resolve_transpose(value)
             tensor = edit.const_tensor(source)
             if tensor is None or source is None or tensor.dtype != ir.DataType.FLOAT:
                 continue
             rank = len(tensor.shape)
-            if rank < 2 or tensor.size < self.min_size or not has_bounded_values(source):
+            if rank < 2 or tensor.size < self.min_size or not layers.has_bounded_values(source):
                 continue
             axis = AXES.get(node.op_type, rank - 1)
             if node.op_type == "Gemm" and edit.read_attribute(node, "transB", 0):

@@ -16,12 +16,7 @@ from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
 from ortune.quantizers.common.nodes import multiply_channels
-from ortune.quantizers.common.qdq.smooth import (
-    Smoothing,
-    absorb_factor,
-    add_product,
-    compute_smoothing,
-)
+from ortune.quantizers.common.qdq import smooth
 from ortune.quantizers.common.rounding import (
     Preparation,
     find_bias,
@@ -74,7 +69,9 @@ class SmoothQuant(Preparation):
         done = folded = beside = 0
         for value, layers in read.items():
             seen = ranges.get(str(value.name))
-            choice = seen and compute_smoothing(seen, layers, alpha=self.alpha, most=self.split)
+            choice = seen and smooth.compute_smoothing(
+                seen, layers, alpha=self.alpha, most=self.split
+            )
             if not choice:
                 continue
             done += 1
@@ -100,13 +97,13 @@ class SmoothQuant(Preparation):
                 if not shared and not layer.convolves and layer.node.graph is model.graph:
                     readers.setdefault(layer.x, []).append(layer)
         widths = {
-            x: {Smoothing.count_input_channels(reader) for reader in layers}
+            x: {smooth.Smoothing.count_input_channels(reader) for reader in layers}
             for x, layers in readers.items()
         }
         return {x: layers for x, layers in readers.items() if len(widths[x]) == 1}
 
     def _smooth_layers(
-        self, editor: edit.Editor, value: ir.Value, layers: list[Layer], choice: Smoothing
+        self, editor: edit.Editor, value: ir.Value, layers: list[Layer], choice: smooth.Smoothing
     ) -> bool:
         """Edit the weights and the activation, and say whether that is free at run time."""
         nodes, width = {layer.node for layer in layers}, choice.count_input_channels(layers[0])
@@ -117,7 +114,7 @@ class SmoothQuant(Preparation):
                 )
                 place = find_bias(layer)
                 last = layer.node if place is None else place[0]
-                add_product(
+                smooth.add_product(
                     editor, layer, layer.read_weight() * np.float32(alpha), choice.split, last
                 )
             put_weight(editor, [layer], choice.scale_weight(layer, layer.read_weight()))
@@ -126,7 +123,7 @@ class SmoothQuant(Preparation):
             inverse[list(choice.split)] = 0
         else:
             inverse = (1 / choice.factor).astype(np.float32)
-            if self.fold and absorb_factor(editor, value, inverse, nodes):
+            if self.fold and smooth.absorb_factor(editor, value, inverse, nodes):
                 return True
         divided = multiply_channels(editor, value, inverse, editor.graph)
         for node in nodes:

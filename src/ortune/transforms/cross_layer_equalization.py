@@ -16,8 +16,6 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.core.roles import Role
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit
-from ortune.graph.ir.uses import only_reader
-from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,7 @@ def _commutes_with_scale(node: ir.Node, *, last: bool) -> bool:
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
-    reader = only_reader(node.outputs[0])
+    reader = edit.only_reader(node.outputs[0])
     return reader if reader and not reader.domain and reader.graph is node.graph else None
 
 
@@ -234,7 +232,7 @@ def _read_float_constant(node: ir.Node, index: int) -> NDArray[np.float64] | Non
     """Read a float32 constant of the node's own or shared; what changes is a copy."""
     value = node.inputs[index]
     tensor = edit.const_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or is_overridable(value):
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or edit.is_overridable(value):
         return None
     array = edit.const_array(value)
     return None if array is None else array.astype(np.float64)

@@ -10,7 +10,6 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.replace import replace_node
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
 
@@ -60,7 +59,7 @@ def _replace_by_cast_and_mul(editor: edit.Editor, node: ir.Node) -> bool:
     factor = editor.add_constant(f"{stem}_factor", scale.reshape(shape).astype(np.float32))
     product = editor.make_node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
     product.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    return replace_node(node, cast, product)
+    return edit.replace_node(node, cast, product)
 
 
 def _widens_a_kernel(node: ir.Node) -> bool:

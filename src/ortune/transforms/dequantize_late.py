@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class DequantizeLate(Transform):
                 if node.graph is None or node.domain or not node.inputs:
                     continue
                 wide = qdq.find_runtime_producer(node.inputs[0], "DequantizeLinear")
-                if wide is None or wide.graph is not graph or is_overridable(wide.inputs[0]):
+                if wide is None or wide.graph is not graph or edit.is_overridable(wide.inputs[0]):
                     continue
                 grid, table = qdq.read_grid(wide), edit.const_tensor(wide.inputs[0])
                 if grid is None or table is None:
@@ -89,7 +87,7 @@ def _move_behind_layout(
         if not grid.single:
             axis = order.index(grid.axis % array.ndim)
             attributes["axis"] = ir.AttrInt64("axis", axis)
-    elif target is not None and grid.single and not is_overridable(qdq.find_input(node, 1)):
+    elif target is not None and grid.single and not edit.is_overridable(qdq.find_input(node, 1)):
         zeros = not edit.read_attribute(node, "allowzero", 0)
         shape = [
             array.shape[i] if zeros and item == 0 else int(item) for i, item in enumerate(target)
@@ -115,6 +113,6 @@ def _dequantize(
     late = editor.make_node(
         "DequantizeLinear", inputs, attributes, name=f"{name}_dq", domain=wide.domain
     )
-    replace_node(node, *before, late)
+    edit.replace_node(node, *before, late)
     late.outputs[0].name = name
     return True

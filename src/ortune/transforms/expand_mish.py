@@ -9,10 +9,8 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, note_refusal
+from ortune.graph.ir.edit import Editor, has_single_use, note_refusal, replace_node
 from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.uses import has_single_use
 from ortune.transforms.common.formulas.formula import NO_KERNEL, READ_ELSEWHERE, Chain, at_each
 
 _LIMIT = 20.0

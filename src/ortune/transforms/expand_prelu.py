@@ -8,10 +8,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import read_fixed_array
+from ortune.graph.ir.edit import Editor, read_fixed_array, replace_node, shape_of
 from ortune.transforms.common.formulas.formula import at_each
 
 

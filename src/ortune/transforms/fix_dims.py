@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
-from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.edit import shape_of
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.dims.samples import (
     CutSamples,

@@ -13,7 +13,7 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins.bounds import ANY
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.graph.ir import edit, spec
+from ortune.graph.ir import edit
 from ortune.transforms.common.formulas.formula import Chain
 from ortune.transforms.common.raise_version import raise_to
 
@@ -116,7 +116,7 @@ class FoldPostprocess(Transform):
         axis = self._resolve_axis(value)
         indices = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
         indices.type = ir.TensorType(ir.DataType.INT64)
-        shape = list(spec.shape_of(value) or ())
+        shape = list(edit.shape_of(value) or ())
         del shape[axis]
         indices.shape = ir.Shape(shape)
         return indices
@@ -126,7 +126,7 @@ class FoldPostprocess(Transform):
         largest, places = chain.add_multi_output(
             "TopK", value, chain.add_constant("k", [self.k]), attributes={"axis": axis}, outputs=2
         )
-        shape = list(spec.shape_of(value) or ())
+        shape = list(edit.shape_of(value) or ())
         shape[axis] = self.k
         largest.type, largest.shape = value.type, ir.Shape(shape)
         places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
@@ -134,7 +134,7 @@ class FoldPostprocess(Transform):
 
     def _add_picture_nodes(self, chain: Chain, value: ir.Value) -> ir.Value:
         pixels = value
-        shape = list(spec.shape_of(value) or ())
+        shape = list(edit.shape_of(value) or ())
         if value.dtype != ir.DataType.FLOAT:
             pixels = chain.add_cast(pixels, ir.DataType.FLOAT)
         if self.scale != 1:
@@ -166,9 +166,9 @@ class FoldPostprocess(Transform):
                 fix=f"set output to one of: {', '.join(names)}",
             )
         value = matches[0]
-        shape = spec.shape_of(value)
+        shape = edit.shape_of(value)
         if value.dtype not in _FLOATS or shape is None or not shape:
-            kind = spec.describe_value(value)
+            kind = edit.describe_value(value)
             other_outputs = [name for name in names if name != value.name]
             raise BadModel(
                 f"output '{value.name}' is {kind.dtype or 'untyped'} {kind.shape}, not floats of "
@@ -180,7 +180,7 @@ class FoldPostprocess(Transform):
         if value.is_graph_input() or value.is_initializer() or names.count(str(value.name)) > 1:
             raise BadModel(f"output '{value.name}' is not computed", fix="choose another output")
         if self.give == "top-k":
-            classes = (spec.shape_of(value) or ())[self._resolve_axis(value)]
+            classes = (edit.shape_of(value) or ())[self._resolve_axis(value)]
             if self.k < 1 or (isinstance(classes, int) and self.k > classes):
                 raise BadSettings(
                     f"the {self.k} largest of {classes} along axis {self._resolve_axis(value)} of "
@@ -194,7 +194,7 @@ class FoldPostprocess(Transform):
         return value
 
     def _resolve_axis(self, value: ir.Value) -> int:
-        rank = len(spec.shape_of(value) or ())
+        rank = len(edit.shape_of(value) or ())
         axis = self.axis if self.axis is not None else (1 if rank == 4 else rank - 1)
         if not -rank <= axis < rank:
             raise BadSettings(

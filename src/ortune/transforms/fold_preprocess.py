@@ -15,14 +15,9 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.graph.ir import edit, prune, spec
+from ortune.graph.ir import edit, prune
 from ortune.transforms.common.formulas.formula import Chain
-from ortune.transforms.common.layers.affine import (
-    Absorber,
-    Affine,
-    FoldableLayer,
-    as_foldable_layer,
-)
+from ortune.transforms.common.layers import affine
 from ortune.transforms.common.raise_version import raise_to
 
 MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
@@ -159,10 +154,12 @@ def _add_crop(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
     return chain.add("Reshape", cut, chain.add_constant("to", [0, *size, settings.depth]))
 
 
-def _find_absorbing_conv(readers: Sequence[ir.Node], picture: Picture) -> FoldableLayer | None:
+def _find_absorbing_conv(
+    readers: Sequence[ir.Node], picture: Picture
+) -> affine.FoldableLayer | None:
     """Return the convolution that may take the scale in, if it alone reads the tensor."""
     fits = picture.settings.layout == "NCHW" and picture.rank == 4
-    at = as_foldable_layer(readers[0]) if fits and len(readers) == 1 else None
+    at = affine.as_foldable_layer(readers[0]) if fits and len(readers) == 1 else None
     if at is None or at.node.op_type != "Conv" or picture.dtype != ir.DataType.FLOAT:
         return None
     return at if at.group == 1 and at.inputs == picture.settings.depth else None
@@ -170,7 +167,7 @@ def _find_absorbing_conv(readers: Sequence[ir.Node], picture: Picture) -> Foldab
 
 def _fold_scale_into_weights(
     editor: edit.Editor,
-    at: FoldableLayer,
+    at: affine.FoldableLayer,
     scale: NDArray[np.float64],
     shift: NDArray[np.float64],
     *,
@@ -184,8 +181,8 @@ def _fold_scale_into_weights(
     x = at.node.inputs[0]
     remaining_shift = shift / scale if at.has_padding else np.zeros_like(shift)
     absorbed_shift = np.zeros_like(shift) if at.has_padding else shift
-    absorbed = Affine(scale, absorbed_shift)
-    if x is None or Absorber(editor).absorb_input_affine(at, absorbed, x) is not None:
+    absorbed = affine.Affine(scale, absorbed_shift)
+    if x is None or affine.Absorber(editor).absorb_input_affine(at, absorbed, x) is not None:
         return None
     weights = edit.const_array(at.node.inputs[1])
     if flips and weights is not None:
@@ -355,7 +352,7 @@ class FoldPreprocess(Transform):
             edit.add_note(model, f"raised to opset {version}")
             value = self._select_input(model)
         graph, name = model.graph, value.name
-        shape = list(spec.shape_of(value) or ())
+        shape = list(edit.shape_of(value) or ())
         if picture.settings.layout == "NCHW":
             shape = [*shape[:-3], *shape[-2:], shape[-3]]
         shape[-1] = picture.settings.depth
@@ -396,7 +393,7 @@ class FoldPreprocess(Transform):
 
     def _complete_settings(self, value: ir.Value) -> Picture:
         """Complete the settings by what the input is, and check them against it."""
-        described = spec.describe_value(value)
+        described = edit.describe_value(value)
         if described.shape is None or len(described.shape) not in (3, 4):
             raise BadModel(
                 f"input '{value.name}' {described.dtype} {described.shape} takes no pictures",

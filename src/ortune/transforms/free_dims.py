@@ -10,17 +10,10 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import read_fixed_array
+from ortune.graph.ir.edit import read_fixed_array, shape_of
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import Item, SymbolicValues
-from ortune.transforms.common.dims.samples import (
-    BatchedRows,
-    Larger,
-    find_dims,
-    list_required_inputs,
-    split_pairs,
-)
+from ortune.transforms.common.dims import samples
 
 _BATCH = "batch"
 
@@ -51,7 +44,9 @@ class FreeDims(Transform):
         axes = self._select_fixed_axes(model)
         if not axes:
             return None
-        shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
+        shapes = {
+            str(value.name): shape_of(value) or () for value in samples.list_required_inputs(model)
+        }
         sizes = {
             n: {at: size if isinstance(size := shapes[n][at], int) else 0 for at in input_axes}
             for n, input_axes in axes.items()
@@ -62,8 +57,8 @@ class FreeDims(Transform):
         distinct_sizes = {size for input_axes in sizes.values() for size in input_axes.values()}
         if len(names) == 1 and first and len(distinct_sizes) == 1:
             batch_axes = {n: next(iter(input_axes)) for n, input_axes in axes.items()}
-            return BatchedRows(batch_axes, distinct_sizes.pop(), outputs)
-        return Larger(sizes)
+            return samples.BatchedRows(batch_axes, distinct_sizes.pop(), outputs)
+        return samples.Larger(sizes)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were freed.
@@ -79,14 +74,16 @@ class FreeDims(Transform):
 
     def _select_fixed_axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
         """Return input -> axis -> name of what is to be freed; what is free already is left."""
-        shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
+        shapes = {
+            str(value.name): shape_of(value) or () for value in samples.list_required_inputs(model)
+        }
         selected: dict[str, dict[int, str]] = {}
-        for text, name in split_pairs(self.dims, "NAME"):
+        for text, name in samples.split_pairs(self.dims, "NAME"):
             if not name.isidentifier():
                 raise BadSettings(
                     f"dims: '{name}' is not a name of '{text}'", fix="use letters, such as batch"
                 )
-            for place, axis in find_dims(model, text):
+            for place, axis in samples.find_dims(model, text):
                 if isinstance(shapes[place][axis], int):
                     selected.setdefault(place, {})[axis] = name
         if self.dims:

@@ -8,9 +8,6 @@ import onnx_ir as ir
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_consumer, find_producer, nodes_of
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import has_single_use
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.layers.affine import (
     ARITHMETIC,
@@ -73,7 +70,7 @@ def _fuse_following(model: ir.Model, at: FoldableLayer, absorber: Absorber, opse
             constants = [
                 v for v in node.inputs if v is not value and edit.const_tensor(v) is not None
             ]
-            if any(map(is_overridable, constants)):
+            if any(map(edit.is_overridable, constants)):
                 edit.note_refusal(model, node, "a caller may override its constant")
             elif constants:
                 edit.note_refusal(
@@ -99,7 +96,7 @@ def _fuse_preceding(model: ir.Model, at: FoldableLayer, absorber: Absorber, opse
     affine, count, value = UNCHANGED, 0, at.node.inputs[0]
     first = None
     while value is not None and (node := value.producer()) is not None:
-        inside = has_single_use(value) and node.graph is at.node.graph
+        inside = edit.has_single_use(value) and node.graph is at.node.graph
         if not inside or node.op_type not in ARITHMETIC:
             break
         x, node_affine = _read_operand(node, at, opset)
@@ -125,7 +122,7 @@ def _read_operand(
 ) -> tuple[ir.Value | None, Affine | None]:
     """Return the tensor that arithmetic changes and how; it must have the layer's channels."""
     for x in node.inputs:
-        shape = shape_of(x)
+        shape = edit.shape_of(x)
         if x is None or shape is None or len(shape) != len(at.shape):
             continue
         node_affine = read_affine(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)

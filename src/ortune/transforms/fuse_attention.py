@@ -13,16 +13,7 @@ from ortune.core.step import Stage, Transform
 from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_consumer, nodes_of
-from ortune.graph.ir.replace import redirect_uses
-from ortune.graph.ir.spec import list_dims, shape_of
-from ortune.graph.ir.uses import is_read
-from ortune.transforms.common.attention.heads import (
-    Flattener,
-    Heads,
-    add_reshape,
-    find_transposed_keys,
-    trace_heads,
-)
+from ortune.transforms.common.attention import heads
 from ortune.transforms.common.attention.masks import (
     Core,
     Masks,
@@ -69,7 +60,7 @@ class FuseAttention(Transform):
             return 0
         with name_unknown_lengths(model):
             editor = edit.Editor(model.graph)
-            flattener = Flattener(editor, _infer_shapes_afresh(model))
+            flattener = heads.Flattener(editor, _infer_shapes_afresh(model))
             writer = _Writer(model, Masks(editor), flattener, editor)
             count = sum(_fuse_softmax(node, writer) for node in nodes_of(model, "Softmax"))
         if count or writer.masks.cache:
@@ -81,7 +72,7 @@ class FuseAttention(Transform):
 class _Writer:
     model: ir.Model
     masks: Masks
-    flattener: Flattener
+    flattener: heads.Flattener
     editor: edit.Editor
 
 
@@ -95,7 +86,7 @@ def _infer_shapes_afresh(model: ir.Model) -> dict[str, tuple[int | str | None, .
         return {}
     inferred = {}
     for value_info in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-        shape = list_dims(ir.serde.deserialize_type_proto_for_shape(value_info.type))
+        shape = edit.list_dims(ir.serde.deserialize_type_proto_for_shape(value_info.type))
         if shape is not None:
             inferred[value_info.name] = shape
     return inferred
@@ -139,7 +130,7 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
             writer.model.opset_imports.setdefault(domain, 1)
         output = node.outputs[0]
         output.type = core.query.type
-        batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
+        batch, length = (edit.shape_of(core.query) or (None,) * 3)[0:3:2]
         output.shape = ir.Shape([batch, length, parts.count * last])
         edit.insert_before(at, node)
         _replace_merged_result(core, output, parts, writer)
@@ -152,7 +143,7 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
                     continue
                 present.type, present.shape = part.joined.type, part.joined.shape
                 if not part.joined.uses():
-                    redirect_uses(part.joined, present)
+                    edit.redirect_uses(part.joined, present)
     except NotFusable as why:
         edit.note_refusal(writer.model, softmax, f"attention: {why}")
         return 0
@@ -161,9 +152,9 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
 
 @dataclass(frozen=True)
 class _Parts:
-    query: Heads
-    key: Heads
-    value: Heads
+    query: heads.Heads
+    key: heads.Heads
+    value: heads.Heads
     count: int
     few: int
     sizes: tuple[int, int]
@@ -171,20 +162,20 @@ class _Parts:
 
 def _split_core(core: Core) -> _Parts:
     """Split off what the operator does by itself; `NotFusable` where the parts do not fit."""
-    query = trace_heads(core.query)
-    key = find_transposed_keys(core.key)
-    value = trace_heads(core.value)
+    query = heads.trace_heads(core.query)
+    key = heads.find_transposed_keys(core.key)
+    value = heads.trace_heads(core.value)
     if key is None:
         raise NotFusable("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):
         key, query, value = _join_past(key), _join_past(query), _join_past(value)
     if value.scale != 1.0 or value.turn is not None:
-        value = Heads(core.value)
+        value = heads.Heads(core.value)
     if key.groups != value.groups or query.groups != 1:
         raise NotFusable("its keys and values are copied in different ways")
     if not (query.split and key.split and value.split):
         raise NotFusable("its heads are not split off tensors of [batch, length, heads * size]")
-    shapes = [shape_of(core.query), shape_of(core.key), shape_of(core.value)]
+    shapes = [edit.shape_of(core.query), edit.shape_of(core.key), edit.shape_of(core.value)]
     if any(shape is None for shape in shapes):
         raise NotFusable("its shapes are not known")
     (qb, count, _, size), (kb, kh, _, _), (vb, vh, _, last) = (s for s in shapes if s is not None)
@@ -195,10 +186,10 @@ def _split_core(core: Core) -> _Parts:
     return _Parts(query, key, value, count, count // key.groups, (size, last))
 
 
-def _join_past(source_heads: Heads) -> Heads:
+def _join_past(source_heads: heads.Heads) -> heads.Heads:
     if source_heads.past is None or source_heads.joined is None:
         return source_heads
-    return Heads(source_heads.joined, source_heads.scale)
+    return heads.Heads(source_heads.joined, source_heads.scale)
 
 
 def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: _Writer) -> None:
@@ -207,27 +198,27 @@ def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: 
     shape = (0, 0, parts.count, parts.sizes[1])
     turn = find_consumer(result, "Transpose")
     if turn is None or tuple(edit.read_attribute(turn, "perm", ())) != (0, 2, 1, 3):
-        split = add_reshape(writer.editor, output, shape, at)
-        output_shape = shape_of(output)
+        split = heads.add_reshape(writer.editor, output, shape, at)
+        output_shape = edit.shape_of(output)
         split.shape = None if output_shape is None else ir.Shape([*output_shape[:2], *shape[2:]])
         back = writer.editor.make_node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
         edit.insert_before(at, back)
-        redirect_uses(result, back.outputs[0])
+        edit.redirect_uses(result, back.outputs[0])
         return
     turned = turn.outputs[0]
     for user in [node for node, _ in turned.uses()]:
         if user.op_type == "Reshape" and not user.domain and _merges_heads(user, output):
-            redirect_uses(user.outputs[0], output)
-    if is_read(turned):
-        split = add_reshape(writer.editor, output, shape, at)
+            edit.redirect_uses(user.outputs[0], output)
+    if edit.is_read(turned):
+        split = heads.add_reshape(writer.editor, output, shape, at)
         split.shape = turned.shape
-        redirect_uses(turned, split)
+        edit.redirect_uses(turned, split)
 
 
 def _merges_heads(node: ir.Node, output: ir.Value) -> bool:
     """Say whether a Reshape of the transposed result makes what the operator makes."""
-    actual, expected = shape_of(node.outputs[0]), shape_of(output)
+    actual, expected = edit.shape_of(node.outputs[0]), edit.shape_of(output)
     if actual is None or expected is None or len(actual) != 3 or actual[2] != expected[2]:
         return False
     return any(

@@ -8,7 +8,6 @@ import onnx_ir as ir
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_consumer, find_producer, nodes_of
-from ortune.graph.ir.uses import has_single_use
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.layers.affine import (
     OPS,
@@ -69,7 +68,7 @@ def _fuse_norm(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
         return 0
     why: str | None = "something else reads what is between"
     if preceding is not None and all(
-        has_single_use(n.outputs[0]) for n in (preceding[0].node, *preceding[1])
+        edit.has_single_use(n.outputs[0]) for n in (preceding[0].node, *preceding[1])
     ):
         before, chain, affine = preceding
         why = absorber.absorb_output_affine(before, affine.compose_with(line), [*chain, norm])

@@ -8,17 +8,9 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir.edit import Editor, const_tensor, is_overridable, read_attribute, shape_of
 from ortune.graph.ir.match import find_producer
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import is_overridable
-from ortune.transforms.common.formulas.formula import (
-    NO_KERNEL,
-    Site,
-    at_each_foreign,
-    beyond_cpu,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -39,10 +31,10 @@ class FuseBiasGelu(Transform):
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
-        return beyond_cpu(backend)
+        return formula.beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each_foreign(model, _fuse_gelu_bias, "Gelu")
+        return formula.at_each_foreign(model, _fuse_gelu_bias, "Gelu")
 
 
 def _fuse_gelu_bias(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str:
@@ -55,9 +47,9 @@ def _fuse_gelu_bias(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str
         if shape is None or tuple(tensor.shape) != shape[-1:]:
             return "the bias is not known to be as long as the last axis"
         if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-            return NO_KERNEL
+            return formula.NO_KERNEL
         tanh = read_attribute(gelu, "approximate", "none") == "tanh"
-        site = Site((x, bias), frozenset((add, gelu)), gelu)
+        site = formula.Site((x, bias), frozenset((add, gelu)), gelu)
         op = "FastGelu" if tanh else "BiasGelu"
-        return replace_formula(model, editor, site, op, domain="com.microsoft")
+        return formula.replace_formula(model, editor, site, op, domain="com.microsoft")
     return 0

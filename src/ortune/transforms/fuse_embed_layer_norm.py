@@ -9,17 +9,9 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import prune
-from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_producer
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import is_overridable
-from ortune.transforms.common.formulas.formula import (
-    Site,
-    at_each_foreign,
-    beyond_cpu,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -48,10 +40,10 @@ class FuseEmbedLayerNorm(Transform):
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
-        return beyond_cpu(backend)
+        return formula.beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each_foreign(model, _fuse_embeddings, "LayerNormalization")
+        return formula.at_each_foreign(model, _fuse_embeddings, "LayerNormalization")
 
 
 @dataclass(frozen=True)
@@ -60,19 +52,19 @@ class _Table:
     ids: ir.Value
 
 
-def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
+def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: edit.Editor) -> int | str:
     nodes: list[ir.Node] = [norm]
     tables = _collect_tables(norm.inputs[0], nodes)
     if tables is None or len(tables) not in (2, 3) or norm.graph is None:
         return 0
     rank = 3
-    if read_attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
+    if edit.read_attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
         return "the norm has no shift, or goes over more axes than the last"
     # Say which table is which: addition does not care, but one row of indices are places.
-    shapes = [shape_of(table.ids) for table in tables]
+    shapes = [edit.shape_of(table.ids) for table in tables]
     if any(shape is None or len(shape) != 2 for shape in shapes):
         return "the indices are not known to fit each other"
-    sizes = [const.size if (const := const_tensor(t.rows)) is not None else 0 for t in tables]
+    sizes = [const.size if (const := edit.const_tensor(t.rows)) is not None else 0 for t in tables]
     order = sorted(range(len(tables)), key=lambda i: -sizes[i])
     rows = [i for i in order if (shapes[i] or ())[0] == 1 and (shapes[i] or ())[1] != 1]
     place = rows[-1] if rows else order[1]
@@ -88,10 +80,10 @@ def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: Editor) -> int | st
     ids = [_cast_indices(norm, table, editor) for table in (words, segments, positions)]
     segment_rows = segments.rows if segments is not None else None
     inputs = (*ids[:2], words.rows, positions.rows, segment_rows, *norm.inputs[1:3], None, ids[2])
-    site = Site(inputs, frozenset(nodes), norm)
-    settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
+    site = formula.Site(inputs, frozenset(nodes), norm)
+    settings = {"epsilon": edit.read_attribute(norm, "epsilon", 1e-5)}
     op, domain = "EmbedLayerNormalization", "com.microsoft"
-    done = replace_formula(model, editor, site, op, settings, domain=domain, outputs=2)
+    done = formula.replace_formula(model, editor, site, op, settings, domain=domain, outputs=2)
     if not done:
         prune.drop_dead(model)
     return done
@@ -109,15 +101,15 @@ def _collect_tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table
             return None
         return [table for part in parts for table in part or ()]
     rows, ids = node.inputs
-    tensor = None if is_overridable(rows) else const_tensor(rows)
+    tensor = None if edit.is_overridable(rows) else edit.const_tensor(rows)
     if tensor is None or len(tensor.shape) != 2 or tensor.dtype != ir.DataType.FLOAT:
         return None
-    if rows is None or ids is None or read_attribute(node, "axis", 0) != 0:
+    if rows is None or ids is None or edit.read_attribute(node, "axis", 0) != 0:
         return None
     return [_Table(rows, ids)]
 
 
-def _cast_indices(at: ir.Node, table: _Table | None, editor: Editor) -> ir.Value | None:
+def _cast_indices(at: ir.Node, table: _Table | None, editor: edit.Editor) -> ir.Value | None:
     if table is None or table.ids.dtype == ir.DataType.INT32 or at.graph is None:
         return None if table is None else table.ids
     cast = editor.make_node("Cast", [table.ids], {"to": ir.DataType.INT32.value})

@@ -10,17 +10,7 @@ import onnx_ir as ir
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
 from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer, read_scalar
-from ortune.transforms.common.formulas.formula import (
-    INCOMPLETE,
-    FactoredProduct,
-    Site,
-    at_each,
-    factor_product,
-    follow_products,
-    is_close,
-    of_one,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class FuseGelu(Transform):
     needs_opset: ClassVar[int] = 20
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse_gelu, "Erf", "Tanh", since=self.needs_opset)
+        return formula.at_each(model, _fuse_gelu, "Erf", "Tanh", since=self.needs_opset)
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -58,12 +48,12 @@ def _fuse_gelu(model: ir.Model, anchor: ir.Node, editor: Editor) -> int | str:
     for x, below in candidates:
         for above in _find_halved_products(anchor.outputs[0], x):
             nodes = frozenset((anchor, *below, *above))
-            site = Site((x,), nodes, above[-1])
-            if not of_one(model, site, _TYPES):
+            site = formula.Site((x,), nodes, above[-1])
+            if not formula.of_one(model, site, _TYPES):
                 return 0
             settings = {} if erf else {"approximate": "tanh"}
-            return replace_formula(model, editor, site, "Gelu", settings)
-        return INCOMPLETE
+            return formula.replace_formula(model, editor, site, "Gelu", settings)
+        return formula.INCOMPLETE
     return 0
 
 
@@ -71,7 +61,7 @@ def _erf_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ..
     """Yield x of ``x / sqrt 2`` and the nodes between; what x is made of is no part of it."""
     node = find_producer(value, "Mul", "Div")
     for x in node.inputs if node is not None else ():
-        argument = factor_product(value, [x]) if x is not None else None
+        argument = formula.factor_product(value, [x]) if x is not None else None
         if x is not None and argument is not None and argument.equals_product(math.sqrt(0.5), [x]):
             yield x, argument.nodes
 
@@ -80,24 +70,24 @@ def _tanh_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, .
     """Yield x of ``k (x + c x^3)`` or ``k x (1 + c x x)``, k = sqrt(2 / pi), c = 0.044715."""
     # The sum among the factors, which is not taken apart itself.
     additions = (
-        find_producer(linear, "Add", "Sum") for linear in factor_product(value, ()).factors
+        find_producer(linear, "Add", "Sum") for linear in formula.factor_product(value, ()).factors
     )
     for add in [node for node in additions if node is not None and len(node.inputs) == 2]:
         total = add.outputs[0]
-        outer = factor_product(value, [total])
+        outer = formula.factor_product(value, [total])
         for linear, cubic in (add.inputs, tuple(reversed(add.inputs))):
             if linear is None or cubic is None:
                 continue
             unit = read_scalar(linear) == 1.0
             for x in _list_bases(outer, total) if unit else [linear]:
-                term = factor_product(cubic, [x])
-                around = factor_product(value, [total, x])
+                term = formula.factor_product(cubic, [x])
+                around = formula.factor_product(value, [total, x])
                 expected = ([x, x], [total, x]) if unit else ([x, x, x], [total])
                 if term.equals_product(_C, expected[0]) and around.equals_product(_K, expected[1]):
                     yield x, (add, *term.nodes, *around.nodes)
 
 
-def _list_bases(outer: FactoredProduct, total: ir.Value) -> list[ir.Value]:
+def _list_bases(outer: formula.FactoredProduct, total: ir.Value) -> list[ir.Value]:
     """What x may be: a factor, or what a factor among the nodes was made by."""
     inner = [v for node in outer.nodes for v in node.inputs if v is not None and v is not total]
     return [v for v in dict.fromkeys((*outer.factors, *inner)) if read_scalar(v) is None]
@@ -107,16 +97,18 @@ def _find_halved_products(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Nod
     """From erf or tanh up: 0.5 x (1 + value), the sum taken before or after halving."""
     plus = find_consumer(value, "Add", "Sum")
     addend = read_scalar(find_other_operand(plus, value)) if plus is not None else None
-    if plus is not None and addend is not None and is_close(addend, 1.0):
-        above = follow_products(plus.outputs[0], 0.5, [x])
+    if plus is not None and addend is not None and formula.is_close(addend, 1.0):
+        above = formula.follow_products(plus.outputs[0], 0.5, [x])
         if above is not None:
             yield (plus, *above.nodes)
     half = find_consumer(value, "Mul", "Div")
-    if half is None or not factor_product(half.outputs[0], [value]).equals_product(0.5, [value]):
+    if half is None or not formula.factor_product(half.outputs[0], [value]).equals_product(
+        0.5, [value]
+    ):
         return
     plus = find_consumer(half.outputs[0], "Add", "Sum")
     summand = read_scalar(find_other_operand(plus, half.outputs[0])) if plus is not None else None
     if plus is not None and summand == 0.5:
-        above = follow_products(plus.outputs[0], 1.0, [x])
+        above = formula.follow_products(plus.outputs[0], 1.0, [x])
         if above is not None:
             yield (half, plus, *above.nodes)

@@ -10,16 +10,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor, read_attribute
 from ortune.graph.ir.match import find_producer, read_scalar
-from ortune.transforms.common.formulas.formula import (
-    Site,
-    at_each,
-    factor_product,
-    follow_products,
-    is_close,
-    of_one,
-    put_gated,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 from ortune.transforms.common.simplify.clamps import trace_clamps
 
 
@@ -45,8 +36,8 @@ class FuseHardSwish(Transform):
         return clips and facts.has("Mul", "Div")
 
     def apply(self, model: ir.Model) -> int:
-        count = at_each(model, _fuse_hard_sigmoid, "Clip", "Min", "Max", "Relu")
-        return count + at_each(model, _fuse_product, "HardSigmoid")
+        count = formula.at_each(model, _fuse_hard_sigmoid, "Clip", "Min", "Max", "Relu")
+        return count + formula.at_each(model, _fuse_product, "HardSigmoid")
 
 
 _TYPES = (ir.DataType.FLOAT,)
@@ -70,8 +61,12 @@ def _fuse_hard_sigmoid(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
     for line in _find_lines(bounded.source):
         slope, offset = line.slope / bounded.high, line.offset / bounded.high
         below = (*bounded.nodes, *line.nodes)
-        swish = is_close(slope, 1 / 6) and is_close(offset, 0.5)
-        above = follow_products(anchor.outputs[0], 1 / bounded.high, [line.x]) if swish else None
+        swish = formula.is_close(slope, 1 / 6) and formula.is_close(offset, 0.5)
+        above = (
+            formula.follow_products(anchor.outputs[0], 1 / bounded.high, [line.x])
+            if swish
+            else None
+        )
         if above is not None:
             return _put_hard_swish(model, editor, line.x, (*below, *above.nodes))
         if line.slope == 1.0 and bounded.high == 1.0:
@@ -79,16 +74,16 @@ def _fuse_hard_sigmoid(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
         if bounded.high == 1.0:
             last: tuple[ir.Node, ...] = ()
         else:
-            divided = follow_products(anchor.outputs[0], 1 / bounded.high, [])
+            divided = formula.follow_products(anchor.outputs[0], 1 / bounded.high, [])
             if divided is None:
                 continue
             last = divided.nodes
         nodes = (*below, *last)
-        site = Site((line.x,), frozenset(nodes), last[-1] if last else anchor)
-        if not of_one(model, site, _TYPES):
+        site = formula.Site((line.x,), frozenset(nodes), last[-1] if last else anchor)
+        if not formula.of_one(model, site, _TYPES):
             return 0
         settings = {"alpha": slope, "beta": offset}
-        return replace_formula(model, editor, site, "HardSigmoid", settings)
+        return formula.replace_formula(model, editor, site, "HardSigmoid", settings)
     return 0
 
 
@@ -104,7 +99,7 @@ def _find_lines(value: ir.Value) -> Iterator[_Line]:
         yield _Line(term, 1.0, offset, (add,))
         node = find_producer(term, "Mul", "Div")
         for x in node.inputs if node is not None else ():
-            factored = factor_product(term, [x]) if x is not None else None
+            factored = formula.factor_product(term, [x]) if x is not None else None
             if x is not None and factored is not None and factored.factors == (x,):
                 yield _Line(x, factored.scale, offset, (add, *factored.nodes))
 
@@ -115,18 +110,18 @@ def _fuse_product(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     line = (read_attribute(node, "alpha", 0.2), read_attribute(node, "beta", 0.5))
     if x is None or model.opset_imports.get("", 0) < 14:
         return 0
-    if not (is_close(line[0], 1 / 6) and is_close(line[1], 0.5)):
+    if not (formula.is_close(line[0], 1 / 6) and formula.is_close(line[1], 0.5)):
         return 0
-    above = follow_products(node.outputs[0], 1.0, [x])
+    above = formula.follow_products(node.outputs[0], 1.0, [x])
     return _put_hard_swish(model, editor, x, (node, *above.nodes)) if above is not None else 0
 
 
 def _put_hard_swish(
     model: ir.Model, editor: Editor, x: ir.Value, nodes: tuple[ir.Node, ...]
 ) -> int:
-    site = Site((x,), frozenset(nodes), nodes[-1])
-    if not of_one(model, site, _TYPES):
+    site = formula.Site((x,), frozenset(nodes), nodes[-1])
+    if not formula.of_one(model, site, _TYPES):
         return 0
     if model.opset_imports.get("", 0) >= 14:
-        return replace_formula(model, editor, site, "HardSwish")
-    return put_gated(model, editor, site, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})
+        return formula.replace_formula(model, editor, site, "HardSwish")
+    return formula.put_gated(model, editor, site, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})

@@ -7,13 +7,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, note_refusal
-from ortune.graph.ir.match import (
-    find_consumer,
-    find_other_operand,
-    find_producer,
-    read_reduction_axes,
-)
+from ortune.graph.ir import edit, match
 from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
 from ortune.transforms.common.formulas.root_mean_square import (
     Deviation,
@@ -57,7 +51,7 @@ class FuseLayerNorm(Transform):
         return at_each(model, _fuse_variance, "ReduceMean", since=self.needs_opset)
 
 
-def _fuse_variance(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
+def _fuse_variance(model: ir.Model, variance: ir.Node, editor: edit.Editor) -> int:
     norm_roots = list(find_roots(variance))
     below = match_deviation(norm_roots[0]) if norm_roots else None
     last = (
@@ -71,7 +65,7 @@ def _fuse_variance(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
             return replace_by_norm(
                 model, editor, "LayerNormalization", below.x, root=root, above=whole, last=last
             )
-    note_refusal(model, variance, INCOMPLETE)
+    edit.note_refusal(model, variance, INCOMPLETE)
     return 0
 
 
@@ -80,10 +74,10 @@ def _list_equal_deviations(below: Deviation) -> Iterator[tuple[ir.Value, tuple[i
     for node, index in below.x.uses():
         if node.op_type != "Sub" or node.domain or index != 0:
             continue
-        mean = find_producer(node.inputs[1], "ReduceMean")
+        mean = match.find_producer(node.inputs[1], "ReduceMean")
         if mean is None or mean.inputs[0] is not below.x:
             continue
-        if read_reduction_axes(mean) == below.axes:
+        if match.read_reduction_axes(mean) == below.axes:
             yield node.outputs[0], (node, mean)
 
 
@@ -95,8 +89,8 @@ def _find_scale_and_shift(
         if node is not None:
             above = scale_and_shift(node, last, shifts=True)
             yield replace(above, nodes=(*nodes, *above.nodes))
-    product = find_consumer(root.value, "Mul") if root.inverse else None
-    scale = find_other_operand(product, root.value) if product is not None else None
+    product = match.find_consumer(root.value, "Mul") if root.inverse else None
+    scale = match.find_other_operand(product, root.value) if product is not None else None
     if product is not None and last.accepts_weight(scale):
         line = _match_linear_form(product, scale, below, last)
         if line is not None:
@@ -108,15 +102,15 @@ def _match_linear_form(
 ) -> ScaleAndShift | None:
     """Match ``x k + (shift - mean k)``, with k made by `product`."""
     k = product.outputs[0]
-    products = [node for node, _ in k.uses() if find_producer(node.outputs[0], "Mul")]
-    scaled = {find_other_operand(node, k): node for node in products}
+    products = [node for node, _ in k.uses() if match.find_producer(node.outputs[0], "Mul")]
+    scaled = {match.find_other_operand(node, k): node for node in products}
     if set(scaled) != {below.x, below.mean} or len(k.uses()) != 2:
         return None
     mean, x = scaled[below.mean].outputs[0], scaled[below.x].outputs[0]
-    difference, total = find_consumer(mean, "Sub"), find_consumer(x, "Add")
+    difference, total = match.find_consumer(mean, "Sub"), match.find_consumer(x, "Add")
     if difference is None or total is None or difference.inputs[1] is not mean:
         return None
     shift, behind = difference.inputs[0], difference.outputs[0]
-    if not last.accepts_weight(shift) or find_other_operand(total, x) is not behind:
+    if not last.accepts_weight(shift) or match.find_other_operand(total, x) is not behind:
         return None
     return ScaleAndShift(scale, shift, (product, *scaled.values(), difference, total))

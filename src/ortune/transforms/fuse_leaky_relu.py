@@ -10,13 +10,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
 from ortune.graph.ir.match import find_producer, read_scalar
-from ortune.transforms.common.formulas.formula import (
-    Site,
-    at_each,
-    factor_product,
-    of_one,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class FuseLeakyRelu(Transform):
         return facts.has("PRelu") or (facts.has("Where", "Max") and facts.has("Mul"))
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse_slope, "PRelu", "Where", "Max")
+        return formula.at_each(model, _fuse_slope, "PRelu", "Where", "Max")
 
 
 _TYPES = (ir.DataType.FLOAT,)
@@ -50,10 +44,10 @@ def _fuse_slope(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         return 0
     finder = {"PRelu": _match_prelu, "Where": _match_where, "Max": _match_max}[node.op_type]
     for x, slope, nodes in finder(node):
-        site = Site((x,), frozenset((node, *nodes)), node)
-        if not of_one(model, site, _TYPES):
+        site = formula.Site((x,), frozenset((node, *nodes)), node)
+        if not formula.of_one(model, site, _TYPES):
             return 0
-        return replace_formula(model, editor, site, "LeakyRelu", {"alpha": slope})
+        return formula.replace_formula(model, editor, site, "LeakyRelu", {"alpha": slope})
     return 0
 
 
@@ -87,5 +81,5 @@ def _find_slope(
     """Return a and the nodes when y is a x."""
     if x is None or y is None or x is y:
         return None
-    factored = factor_product(y, [x])
+    factored = formula.factor_product(y, [x])
     return (factored.scale, factored.nodes) if factored.factors == (x,) else None

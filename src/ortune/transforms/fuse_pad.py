@@ -10,8 +10,6 @@ import onnx_ir as ir
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import NOT_NEGATIVE, find_producer, read_scalar
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import read_fixed_array
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.graph.shapes.windows import compute_padding
 
@@ -63,7 +61,7 @@ def _fold_pad(node: ir.Node, pad: ir.Node, opset: int) -> str:
     """Put the numbers into the node; return why that cannot be done."""
     if node.op_type == "ConvInteger":
         return "a zero point is not 0"
-    source, shape = pad.inputs[0], shape_of(pad.outputs[0])
+    source, shape = pad.inputs[0], edit.shape_of(pad.outputs[0])
     if shape is None or source is None:
         return "its rank is not known"
     if pad.graph is not node.graph or pad.outputs[0].is_graph_output():
@@ -103,13 +101,13 @@ def _read_pad_amounts(pad: ir.Node, rank: int, opset: int) -> list[int] | str:
         pads = list(edit.read_attribute(pad, "pads", edit.read_attribute(pad, "paddings", ())))
     else:
         value = pad.inputs[1] if len(pad.inputs) > 1 else None
-        array = read_fixed_array(value)
+        array = edit.read_fixed_array(value)
         if array is None:
             return "its numbers are not constant"
         pads = [int(item) for item in array.reshape(-1)]
     axes = list(range(rank))
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
-        array = read_fixed_array(pad.inputs[3])
+        array = edit.read_fixed_array(pad.inputs[3])
         if array is None:
             return "its axes are not constant"
         axes = [int(axis) % rank for axis in array.reshape(-1)]
@@ -156,7 +154,7 @@ def _compute_node_pads(node: ir.Node, axes: int) -> list[int] | None:
     if mode in ("NOTSET", "VALID"):
         pads = edit.read_attribute(node, "pads", ()) if mode == "NOTSET" else ()
         return list(pads) or [0] * 2 * axes
-    shape, kernel = shape_of(node.inputs[0]), _kernel_shape(node)
+    shape, kernel = edit.shape_of(node.inputs[0]), _kernel_shape(node)
     space = [size for size in shape or () if isinstance(size, int)][-axes:]
     if shape is None or kernel is None or any(not isinstance(size, int) for size in shape[2:]):
         return None

@@ -8,15 +8,8 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
+from ortune.transforms.common.formulas import root_mean_square
 from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
-from ortune.transforms.common.formulas.root_mean_square import (
-    find_quotient,
-    find_roots,
-    match_deviation,
-    replace_by_norm,
-    require_trailing_axes,
-    scale_and_shift,
-)
 
 
 @dataclass(frozen=True)
@@ -54,18 +47,18 @@ class FuseRmsNorm(Transform):
 
 
 def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
-    norm_roots = list(find_roots(mean))
-    if not norm_roots or match_deviation(norm_roots[0]) is not None:
+    norm_roots = list(root_mean_square.find_roots(mean))
+    if not norm_roots or root_mean_square.match_deviation(norm_roots[0]) is not None:
         return 0
     x = norm_roots[0].squared
-    last = require_trailing_axes(model, mean, x, norm_roots[0].axes)
+    last = root_mean_square.require_trailing_axes(model, mean, x, norm_roots[0].axes)
     if last is None:
         return 0
     for root in norm_roots:
-        node = find_quotient(root, x)
+        node = root_mean_square.find_quotient(root, x)
         if node is not None:
-            above = scale_and_shift(node, last, shifts=False)
-            return replace_by_norm(
+            above = root_mean_square.scale_and_shift(node, last, shifts=False)
+            return root_mean_square.replace_by_norm(
                 model, editor, "RMSNormalization", x, root=root, above=above, last=last
             )
     return INCOMPLETE

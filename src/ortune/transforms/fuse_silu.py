@@ -8,9 +8,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, read_attribute
+from ortune.graph.ir.edit import Editor, read_attribute, replace_node
 from ortune.graph.ir.match import find_other_operand, find_producer, read_scalar, scalar_for
-from ortune.graph.ir.replace import replace_node
 from ortune.transforms.common.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
 
 

@@ -8,12 +8,8 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import find_producer
-from ortune.graph.ir.replace import redirect_uses
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import has_single_use, is_read
-from ortune.graph.ir.values import is_overridable
 from ortune.transforms.common.formulas.formula import at_each_foreign, beyond_cpu
 
 _SUM = 3
@@ -49,7 +45,7 @@ class FuseSkipLayerNorm(Transform):
         return at_each_foreign(model, _fuse_skip, "LayerNormalization", "RMSNormalization")
 
 
-def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
+def _fuse_skip(model: ir.Model, norm: ir.Node, editor: edit.Editor) -> int | str:
     add = find_producer(norm.inputs[0], "Add")
     if add is None or add.graph is not norm.graph or norm.graph is None:
         return 0
@@ -61,7 +57,7 @@ def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
         inputs += [None] * (4 - len(inputs))
     else:
         op, inputs = "SkipSimplifiedLayerNormalization", [x, skip, norm.inputs[1]]
-    settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
+    settings = {"epsilon": edit.read_attribute(norm, "epsilon", 1e-5)}
     while inputs[-1] is None and bias is None:
         inputs.pop()
     if bias is not None:
@@ -74,10 +70,10 @@ def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
         value.type, value.shape = old.type, old.shape
     elsewhere = len(add.outputs[0].uses()) > 1 or add.outputs[0].is_graph_output()
     norm.graph.insert_before(add if elsewhere else norm, fused)
-    redirect_uses(norm.outputs[0], fused.outputs[0])
+    edit.redirect_uses(norm.outputs[0], fused.outputs[0])
     norm.graph.remove(norm, safe=True)
     if elsewhere:
-        redirect_uses(add.outputs[0], fused.outputs[_SUM])
+        edit.redirect_uses(add.outputs[0], fused.outputs[_SUM])
     else:
         fused.resize_outputs(1)
     return 1
@@ -85,18 +81,20 @@ def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
 
 def _explain_misfit(norm: ir.Node, add: ir.Node) -> str | None:
     """Return why the kernel can not take this norm and sum."""
-    shape = shape_of(add.outputs[0])
+    shape = edit.shape_of(add.outputs[0])
     if shape is None or len(shape) not in (2, 3):
         return "the sum is not known to be of rank 2 or 3"
-    if read_attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
+    if edit.read_attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
         return "the norm goes over more axes than the last"
-    if any(addend is None or shape_of(addend) != shape or None in shape for addend in add.inputs):
+    if any(
+        addend is None or edit.shape_of(addend) != shape or None in shape for addend in add.inputs
+    ):
         return "the summands are not known to have the same shape"
     if norm.inputs[0] is None or norm.inputs[0].dtype not in _TYPES:
         return "the type has no kernel"
-    if any(is_read(value) for value in norm.outputs[1:]):
+    if any(edit.is_read(value) for value in norm.outputs[1:]):
         return "its statistics are read"
-    weights = [const_tensor(w) for w in norm.inputs[1:] if w is not None]
+    weights = [edit.const_tensor(w) for w in norm.inputs[1:] if w is not None]
     if any(tensor is None or len(tensor.shape) != 1 for tensor in weights):
         return "scale and shift are not constant vectors"
     return None
@@ -109,10 +107,10 @@ def _split_addends(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.V
     """Return x, skip, and a bias that was added to x alone."""
     for biased, skip in (add.inputs, tuple(reversed(add.inputs))):
         inner = find_producer(biased, "Add")
-        if inner is None or biased is None or not has_single_use(biased):
+        if inner is None or biased is None or not edit.has_single_use(biased):
             continue
         for x, bias in (inner.inputs, tuple(reversed(inner.inputs))):
-            tensor = None if is_overridable(bias) else const_tensor(bias)
+            tensor = None if edit.is_overridable(bias) else edit.const_tensor(bias)
             if x is None or tensor is None or len(tensor.shape) != 1 or x.shape != biased.shape:
                 continue
             if x.shape is not None and tensor.shape[0] == x.shape[-1]:

@@ -6,16 +6,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.edit import Editor, shape_of
 from ortune.graph.ir.match import find_consumer, find_producer, read_reduction_axes
-from ortune.graph.ir.spec import shape_of
-from ortune.transforms.common.formulas.formula import (
-    INCOMPLETE,
-    NO_KERNEL,
-    Site,
-    at_each,
-    replace_formula,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class FuseSoftmax(Transform):
     consumes = (("Exp",), ("ReduceSum",), ("ReduceMax",))
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse_quotient, "Exp")
+        return formula.at_each(model, _fuse_quotient, "Exp")
 
 
 def _fuse_quotient(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
@@ -53,17 +46,17 @@ def _fuse_quotient(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
     if x is None or axis is None or total is None:
         return 0
     if above is None:
-        return INCOMPLETE
+        return formula.INCOMPLETE
     if x.dtype != ir.DataType.FLOAT:
-        return NO_KERNEL
+        return formula.NO_KERNEL
     if model.opset_imports.get("", 0) < 13:
         shape = shape_of(x)
         axis = axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
     if axis is None:
         return "before opset 13 only the last axis is supported"
     op, nodes = above
-    site = Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])
-    return replace_formula(model, editor, site, op, {"axis": axis})
+    site = formula.Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])
+    return formula.replace_formula(model, editor, site, op, {"axis": axis})
 
 
 def _reduction_axis(node: ir.Node) -> int | None:

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_producer, nodes_of, read_scalar
-from ortune.graph.ir.replace import redirect_uses, remove_node
-from ortune.graph.ir.uses import has_single_use
-from ortune.transforms.common.layers.affine import (
-    FoldableLayer,
-    as_foldable_layer,
-    read_fixed_input,
-)
+from ortune.transforms.common.layers import affine
 from ortune.transforms.common.simplify.constants import LARGE_BYTES
 
 
@@ -73,19 +67,19 @@ def _join_branches(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int
         edit.note_refusal(model, concat, grouped)
         return 0
     name = concat.outputs[0].name
-    redirect_uses(concat.outputs[0], grouped)
-    remove_node(concat)
+    edit.redirect_uses(concat.outputs[0], grouped)
+    edit.remove_node(concat)
     grouped.name = name
     return len(branches)
 
 
 def _split_dense_conv(editor: edit.Editor, node: ir.Node) -> int:
-    at, tensor = as_foldable_layer(node), edit.const_tensor(node.inputs[1])
+    at, tensor = affine.as_foldable_layer(node), edit.const_tensor(node.inputs[1])
     if at is None or at.group != 1 or tensor is None or tensor.nbytes > LARGE_BYTES:
         return 0
     if 0 in at.shape or math.gcd(*at.shape[:2]) == 1:
         return 0
-    weight = read_fixed_input(at.node, 1)
+    weight = affine.read_fixed_input(at.node, 1)
     groups = 1 if weight is None else _count_groups(weight)
     if weight is None or groups == 1:
         return 0
@@ -119,7 +113,7 @@ _ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoi
 class _Branch:
     """A convolution that one Concat alone reads, through an activation or not."""
 
-    layer: FoldableLayer
+    layer: affine.FoldableLayer
     activation: ir.Node | None
 
     @property
@@ -144,12 +138,12 @@ class _Branch:
 
 def _find_branch(value: ir.Value | None, concat: ir.Node) -> _Branch | None:
     """Return the convolution behind an input of a Concat that nothing else reads."""
-    if value is None or not has_single_use(value):
+    if value is None or not edit.has_single_use(value):
         return None
     activation = find_producer(value, *_ACTIVATIONS)
     inner = activation.inputs[0] if activation is not None else value
-    layer = as_foldable_layer(find_producer(inner, "Conv"))
-    if layer is None or inner is None or not has_single_use(inner):
+    layer = affine.as_foldable_layer(find_producer(inner, "Conv"))
+    if layer is None or inner is None or not edit.has_single_use(inner):
         return None
     limits = activation.inputs[1:] if activation is not None else ()
     if any(limit is not None and read_scalar(limit) is None for limit in limits):
@@ -179,7 +173,7 @@ def _build_grouped_conv(
             continue
         if index == 1 and any(value is not None and len(value.uses()) > 1 for value in values):
             return "a weight is read elsewhere too"
-        arrays = [read_fixed_input(branch.layer.node, index) for branch in branches]
+        arrays = [affine.read_fixed_input(branch.layer.node, index) for branch in branches]
         parts = [array for array in arrays if array is not None]
         inputs.append(editor.add_constant(f"{first.name}_{label}", np.concatenate(parts)))
     attributes = {name: attr.value for name, attr in first.attributes.items()}

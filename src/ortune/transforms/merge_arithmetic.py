@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import redirect_uses, remove_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import has_single_use
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.simplify.reshapes import RESHAPES, permutation
 
@@ -82,7 +78,7 @@ def _split_operands(node: ir.Node) -> tuple[ir.Value, ir.Value | None] | None:
         return (node.inputs[0], None) if node.inputs[0] is not None else None
     for value, constant in (node.inputs, tuple(reversed(node.inputs))):
         tensor = edit.const_tensor(constant)
-        if tensor is None or is_overridable(constant) or value is None or constant is None:
+        if tensor is None or edit.is_overridable(constant) or value is None or constant is None:
             continue
         if edit.const_tensor(value) is None:
             divides = node.op_type == "Div" and constant is node.inputs[0]
@@ -97,7 +93,7 @@ def _moves_numbers(node: ir.Node | None) -> bool:
 def _has_continuation(node: ir.Node) -> bool:
     """Say whether the chain goes on behind a node: it is taken up from its end."""
     value = node.outputs[0]
-    while has_single_use(value):
+    while edit.has_single_use(value):
         after = next(iter(value.uses())).node
         if after.graph is not node.graph:
             return False
@@ -119,7 +115,7 @@ def _collect_chain(last: ir.Node) -> _Chain:
         chain.append((node, *operands))
         value = operands[0]
         node = value.producer()
-        if node is None or node.graph is not last.graph or not has_single_use(value):
+        if node is None or node.graph is not last.graph or not edit.has_single_use(value):
             break
         if _moves_numbers(node) and node.inputs[0] is not None:
             operands = (node.inputs[0], None)
@@ -151,14 +147,14 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
         return 0
     last, start = chain[-1][0], chain[0][1]
     value = last.outputs[0]
-    if last.graph is None or (not parts and shape_of(start) != shape_of(value)):
+    if last.graph is None or (not parts and edit.shape_of(start) != edit.shape_of(value)):
         return 0
-    if not parts and (value.is_graph_output() or None in (shape_of(start) or (None,))):
+    if not parts and (value.is_graph_output() or None in (edit.shape_of(start) or (None,))):
         return 0
     _replace_last_node(chain, parts, total.shape, editor)
     for node, source, _ in reversed(arithmetic[:-1]):
-        redirect_uses(node.outputs[0], source)
-        remove_node(node)
+        edit.redirect_uses(node.outputs[0], source)
+        edit.remove_node(node)
     return len(arithmetic) - len(parts)
 
 
@@ -183,8 +179,8 @@ def _replace_last_node(
         inner = node.outputs[0]
         merged.append(node)
     edit.insert_before(last, *merged)
-    redirect_uses(value, inner)
-    remove_node(last)
+    edit.redirect_uses(value, inner)
+    edit.remove_node(last)
 
 
 def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | None:
@@ -209,10 +205,12 @@ def _apply_node(
         if total.single:
             parts = [part.reshape(()) for part in (total.factor, total.summand, total.bound)]
             return replace(total, factor=parts[0], summand=parts[1], bound=parts[2], shape=())
-        shape = shape_of(value)
+        shape = edit.shape_of(value)
         perm = permutation(node) if node.op_type == "Transpose" else None
         return total.transpose_axes(perm) if perm is not None and shape is not None else None
-    if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
+    if moved_later and (
+        value.shape is None or edit.shape_of(value) != edit.shape_of(node.outputs[0])
+    ):
         return None
     array = edit.const_array(constant) if constant is not None else None
     return total.compose(node.op_type, array, swapped=node.inputs[0] is constant)

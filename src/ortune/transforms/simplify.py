@@ -11,7 +11,6 @@ from ortune.core.step import Stage, Transform
 from ortune.graph.analysis.facts import bound_weight_bytes, count_weight_bytes
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import detach_node, redirect_uses
 from ortune.graph.shapes.infer import infer_graph
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify import clamps, constants, identities, masks, reshapes
@@ -72,8 +71,8 @@ def _drop_identities(model: ir.Model, inferred: SymbolicValues) -> int:
         obsolete = []
         for node in list(graph):
             source = identities.find_equal_input(node, inferred, opset)
-            if source is not None and redirect_uses(node.outputs[0], source):
-                obsolete.append(detach_node(node))
+            if source is not None and edit.redirect_uses(node.outputs[0], source):
+                obsolete.append(edit.detach_node(node))
         graph.remove(obsolete, safe=True)
         count += len(obsolete)
     return count

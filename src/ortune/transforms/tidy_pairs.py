@@ -7,8 +7,6 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.replace import redirect_uses
-from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class TidyPairs(Transform):
 def _remove_rounded_pair(editor: edit.Editor, node: ir.Node) -> bool:
     source = node.inputs[0]
     values, grid = edit.const_array(source), qdq.read_grid(node)
-    if values is None or grid is None or is_overridable(source) or values.dtype.kind != "f":
+    if values is None or grid is None or edit.is_overridable(source) or values.dtype.kind != "f":
         return False
     if not grid.single and not -values.ndim <= grid.axis < values.ndim:
         return False
@@ -46,7 +44,7 @@ def _remove_rounded_pair(editor: edit.Editor, node: ir.Node) -> bool:
     if result.is_graph_output():
         return False
     integers = editor.add_constant(f"{result.name}_int", qdq.quantize_array(values, grid))
-    redirect_uses(result, integers)
+    edit.redirect_uses(result, integers)
     edit.take_out(node)
     return True
 
@@ -60,6 +58,6 @@ def _repeats_grid(node: ir.Node) -> bool:
     other, integers = qdq.read_grid(before), before.inputs[0]
     if other is None or integers is None or not grid.is_same_grid(other):
         return False
-    redirect_uses(node.outputs[0], integers)
+    edit.redirect_uses(node.outputs[0], integers)
     edit.take_out(node)
     return True

@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import list_native_units
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.values import is_overridable
+from ortune.graph.ir.edit import is_overridable
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 _X86 = ("x86_64", "amd64")

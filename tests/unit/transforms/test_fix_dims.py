@@ -17,7 +17,7 @@ from ortune.data import synthetic
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.io.check import check_model, describe_signature
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.free_dims import FreeDims
@@ -43,7 +43,7 @@ def test_shape_arithmetic_folds_behind_fixed_dimensions() -> None:
     assert step.apply(after) == 4
     check_model(after, describe_signature(before), "fix-dims")
     Simplify().apply(after)
-    shapes = {one.name: one.shape for one in (*spec.list_inputs(after), *spec.list_outputs(after))}
+    shapes = {one.name: one.shape for one in (*edit.list_inputs(after), *edit.list_outputs(after))}
     assert shapes == {"x": (2, 3, 7, 8), "s": (2, 4), "y": (2, 3, 8, 8), "z": (2, 4)}
     assert ops(after) == {"Pad": 1, "Relu": 1} and "Mod" in ops(before)
     given = {"x": normal(2, 3, 7, 8), "s": normal(2, 4)}
@@ -56,8 +56,8 @@ def test_axes_without_a_name_and_names_everywhere() -> None:
         "g (float[?,n] x, float[n] w) => (float[?,n] y) { t = Mul(x, w) y = Relu(t) }"
     )
     assert FixDims(dims=("x.0:5", "x.1:3")).apply(model) == 3
-    assert [one.shape for one in spec.list_inputs(model)] == [(5, 3), (3,)]
-    assert spec.list_outputs(model)[0].shape == (5, 3)
+    assert [one.shape for one in edit.list_inputs(model)] == [(5, 3), (3,)]
+    assert edit.list_outputs(model)[0].shape == (5, 3)
 
 
 def test_fixing_again_is_nothing() -> None:
@@ -146,7 +146,7 @@ def test_a_burned_batch_is_freed(case: str) -> None:
     step = FreeDims()
     bridge = step.bridge(before)
     assert step.apply(after) == 1 and bridge is not None
-    (taken,) = spec.list_inputs(after)
+    (taken,) = edit.list_inputs(after)
     assert taken.shape is not None and taken.shape[0] == "batch"
     for sample in bridge.samples({"x": normal(*sizes)}):
         told = bridge.joined([_named(before, one) for one in bridge.runs(sample)])
@@ -158,7 +158,7 @@ def test_a_burned_batch_is_freed(case: str) -> None:
 
 
 def _named(model: ir.Model, sample: Arrays) -> dict[str, np.ndarray]:
-    names = [one.name for one in spec.list_outputs(model)]
+    names = [one.name for one in edit.list_outputs(model)]
     return dict(zip(names, run(model, sample), strict=True))
 
 
@@ -202,7 +202,7 @@ def test_height_and_width_are_freed_and_run_at_twice_the_size(tmp_path: Path) ->
     step = FreeDims(dims=("x.2:height", "x.3:width"))
     built = build(source, Recipe("r", (step,)), tmp_path / "out.onnx", feeds=made)
     after = file.load(built.path)
-    assert spec.list_inputs(after)[0].shape == (1, 3, "height", "width")
+    assert edit.list_inputs(after)[0].shape == (1, 3, "height", "width")
     assert run(after, {"x": normal(1, 3, 10, 12)})[0].shape == (1, 120, 4)
 
 

@@ -13,7 +13,7 @@ from ortune.data import synthetic
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.io.check import list_problems
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from ortune.transforms.fold_postprocess import FoldPostprocess
 
@@ -54,10 +54,10 @@ def test_each_gives_what_numpy_gives(
     feeds = {"x": normal(*sizes)}
     told = bridge.joined([dict(zip(("y", "z"), run(before, feeds), strict=True))])
     found = dict(
-        zip([one.name for one in spec.list_outputs(after)], run(after, feeds), strict=True)
+        zip([one.name for one in edit.list_outputs(after)], run(after, feeds), strict=True)
     )
     assert list(found) == list(told)
-    for (name, one), described in zip(told.items(), spec.list_outputs(after), strict=True):
+    for (name, one), described in zip(told.items(), edit.list_outputs(after), strict=True):
         assert found[name].dtype == one.dtype == np.dtype(described.dtype)
         assert described.shape is not None and len(described.shape) == one.ndim
         np.testing.assert_allclose(found[name], one, rtol=1e-5, atol=1e-7)
@@ -68,7 +68,7 @@ def test_bytes_are_rounded_and_clipped_with_channels_last() -> None:
     FoldPostprocess("y", give="uint8").apply(after)
     values = np.array([-2.0, -0.5 / 255, -1.0], np.float32).reshape(1, 3, 1, 1)
     assert run(after, {"x": values})[0].tolist() == [[[[255, 0, 255]]]]
-    assert spec.list_outputs(after)[0].shape == ("n", "h", "w", 3)
+    assert edit.list_outputs(after)[0].shape == ("n", "h", "w", 3)
 
 
 def test_half_precision_becomes_bytes_and_labels() -> None:

@@ -20,7 +20,7 @@ from ortune.data.stream import Stream
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.io.check import list_problems
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from ortune.transforms.fold_preprocess import FoldPreprocess
 
@@ -148,7 +148,7 @@ def test_layouts_and_types(case: str, pixels: tuple[int, int]) -> None:
     before = model_of(f"g ({declared}) => ({kind}{dims} y) {{ y = Identity(x) }}")
     mean = 0.0 if kind == "uint8" else 0.25
     after = folded(before, FoldPreprocess(mean=mean, **fields))  # type: ignore[arg-type]
-    (taken,) = spec.list_inputs(after)
+    (taken,) = edit.list_inputs(after)
     depth = shapes["x"][2]
     assert taken.dtype == "uint8" and taken.shape is not None and taken.shape[-1] == depth
     pictures = photo(*pixels, channels=depth)

@@ -33,7 +33,7 @@ from ortune.graph.diff import compare
 from ortune.graph.diff.result import Diff
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.graph.ir.spec import list_inputs, type_name
+from ortune.graph.ir.edit import list_inputs, type_name
 from ortune.graph.lint import gpu
 from ortune.graph.lint.rules import Finding, lint_model, make_finding, sort_findings
 from ortune.graph.mapping.integers import count_integer_layers

@@ -31,7 +31,7 @@ from ortune.graph.analysis.flops import node_flops
 from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.graph.ir.spec import dtype_name
+from ortune.graph.ir.edit import dtype_name
 from ortune.graph.mapping.integers import count_integer_layers
 from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 from ortune.graph.shapes.infer import infer_shapes

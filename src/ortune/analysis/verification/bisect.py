@@ -34,7 +34,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Score, Verdict
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import redirect_uses
+from ortune.graph.ir.edit import redirect_uses
 from ortune.graph.parts.extract import extract, find_upstream
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement.accuracy import SAME_DB

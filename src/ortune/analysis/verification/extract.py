@@ -27,7 +27,7 @@ from ortune.data import feeds, stream
 from ortune.data.arrays import write_npz
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.graph.parts.extract import extract as cut
 from ortune.graph.parts.extract import find_crossings, list_start_names
 from ortune.graph.parts.probed import open_probe
@@ -55,14 +55,14 @@ def write_tensor_values(
         WorkerFailed: The model does not run up to there.
         BadModel: There is no such tensor.
     """
-    input_names = {tensor.name for tensor in spec.list_inputs(model)}
+    input_names = {tensor.name for tensor in edit.list_inputs(model)}
     computed_names = [name for name in names if name not in input_names]
     source = stream.Stream(samples)
     if not computed_names:
         stream.write_stream(out, ({n: source[i][n] for n in names} for i in indices))
         return stream.Stream(out)
     head = cut(model, (), computed_names)
-    takes = [tensor.name for tensor in spec.list_inputs(head)]
+    takes = [tensor.name for tensor in edit.list_inputs(head)]
     with open_temporary_folder() as folder:
         fed = folder / "fed.stream"
         stream.write_stream(fed, ({n: source[i][n] for n in takes} for i in indices))
@@ -206,7 +206,7 @@ class _Run:
         assert request.data is not None
         self._model, self._folder = model, folder
         self._backend = Cpu(level="disabled", custom_ops=request.custom_ops)
-        specs = spec.list_inputs(model)
+        specs = edit.list_inputs(model)
         settings = hub.find_folder(request.model)
         self.feeds = feeds.load_feeds(request.data, specs, folder / "data", settings=settings)
         self._count = min(request.limit or self.feeds.count, self.feeds.count)
@@ -222,7 +222,7 @@ class _Run:
 
     def record_inputs(self, piece: ir.Model) -> Path:
         """Run the model up to where the piece begins; return the stream of what it takes."""
-        required_inputs = spec.list_inputs(piece)
+        required_inputs = edit.list_inputs(piece)
         for tensor_spec in required_inputs:
             if "(" in tensor_spec.dtype:
                 raise BadData(
@@ -241,7 +241,7 @@ class _Run:
         """
         indices = tuple(range(min(_CHECKED, self._count)))
         whole = self._record_values(
-            [tensor_spec.name for tensor_spec in spec.list_outputs(piece)], "whole", len(indices)
+            [tensor_spec.name for tensor_spec in edit.list_outputs(piece)], "whole", len(indices)
         )
         expected_outputs = ExpectedOutputs(recorded, indices, whole, self._backend.custom_ops)
         with open_probe(piece, self._folder) as files:
@@ -271,7 +271,7 @@ class _Run:
                     f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
                     fix="cut outside of the body, or without --data",
                 )
-        inputs = spec.list_inputs(cut(self._model, (), names)) if names else ()
+        inputs = edit.list_inputs(cut(self._model, (), names)) if names else ()
         takes = [tensor_spec.name for tensor_spec in inputs]
         if lost := [name for name in takes if name not in self._input_names]:
             raise BadData(
@@ -288,9 +288,9 @@ def _describe_piece(
     samples: Path | None = None,
     count: int = 0,
 ) -> ExtractedPart:
-    inputs = spec.list_inputs(piece)
+    inputs = edit.list_inputs(piece)
     begun = list_start_names(model, named)
-    outputs = spec.list_outputs(piece)
+    outputs = edit.list_outputs(piece)
     added = tuple(item.name for item in inputs if named and item.name not in begun)
     ways = tuple(find_crossings(piece, begun))
     nodes = sum(1 for _ in piece.graph.all_nodes())

@@ -124,7 +124,7 @@ def _open_plain(
 ) -> Engine:
     """Open a plain model."""
     from ortune.graph.io import file
-    from ortune.graph.ir import spec
+    from ortune.graph.ir import edit
 
     if custom_ops is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
@@ -138,7 +138,7 @@ def _open_plain(
             backend, custom_ops=(custom_ops,) if isinstance(custom_ops, str) else tuple(custom_ops)
         )
     model = file.load(path)
-    signature = Signature(spec.list_inputs(model), spec.list_outputs(model))
+    signature = Signature(edit.list_inputs(model), edit.list_outputs(model))
     del model
     backend = how.share_threads(backend)
     with ExitStack() as stack:

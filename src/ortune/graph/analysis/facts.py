@@ -9,10 +9,8 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.graph.analysis.flops import count_flops
 from ortune.graph.analysis.weight_values import WeightValues, denormal_share, weight_values
-from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import qualify_operator
-from ortune.graph.ir.spec import dtype_name, list_inputs, list_outputs, shape_of
-from ortune.graph.ir.values import list_named_weights, list_weights
 from ortune.graph.shapes.infer import infer_copy, list_unknown_values
 
 _LIMIT = 1 << 27
@@ -38,17 +36,17 @@ def read_facts(
         read: Count that share; of more than 134 million weights an even part is looked at.
     """
     nodes = list(model.graph.all_nodes())
-    weights = [tensor for _, tensor in list_named_weights(model)]
+    weights = [tensor for _, tensor in edit.list_named_weights(model)]
     precisions: Counter[str] = Counter()
     for tensor in weights:
-        precisions[dtype_name(tensor.dtype)] += tensor.nbytes
+        precisions[edit.dtype_name(tensor.dtype)] += tensor.nbytes
     if inference is None:
         whole = not model.functions and not list_unknown_values(model)
         inference = (model, "file") if whole else infer_copy(model)
     rows, sizes = table_rows(inference[0]), find_size_inputs(inference[0])
     inputs = tuple(
         replace(spec, rows=rows.get(spec.name), sizes=spec.name in sizes)
-        for spec in list_inputs(model)
+        for spec in edit.list_inputs(model)
     )
     dynamic = [d for tensor_spec in inputs for d in tensor_spec.shape or () if isinstance(d, str)]
     if read and values is None:
@@ -62,7 +60,7 @@ def read_facts(
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version,
         inputs=inputs,
-        outputs=list_outputs(model),
+        outputs=edit.list_outputs(model),
         dynamic=tuple(dict.fromkeys(dynamic)),
         subgraphs=sum(1 for _ in model.graph.subgraphs()),
         functions=len(model.functions),
@@ -76,7 +74,7 @@ def read_facts(
 
 def count_weight_bytes(model: ir.Model) -> int:
     """Return the bytes of all weights as they are stored; none is read."""
-    return sum(tensor.nbytes for _, tensor in list_named_weights(model))
+    return sum(tensor.nbytes for _, tensor in edit.list_named_weights(model))
 
 
 MOST_GROWTH = 0.1
@@ -146,7 +144,7 @@ def find_size_inputs(model: ir.Model) -> frozenset[str]:
 
 def table_bytes(model: ir.Model) -> int:
     """Return the bytes of weights that are used as tables alone: their rows are picked."""
-    return sum(tensor.nbytes for value, tensor in list_weights(model) if _is_table(value))
+    return sum(tensor.nbytes for value, tensor in edit.list_weights(model) if _is_table(value))
 
 
 def _is_table(value: ir.Value) -> bool:
@@ -162,7 +160,7 @@ def _list_table_sizes(value: ir.Value, offset: int = 0) -> Iterator[int | str]:
         elif size is not None and not offset:
             yield size
         if not offset and node.op_type == "Add" and not node.domain:
-            added = const_array(node.inputs[1 - place])
+            added = edit.const_array(node.inputs[1 - place])
             if added is not None and added.size == 1 and added.item() > 0:
                 yield from _list_table_sizes(node.outputs[0], int(added.item()))
 
@@ -198,7 +196,9 @@ def _count_table_rows(node: ir.Node, place: int) -> int | str | None:
         return _find_axis_size(node.inputs[0], 0) or 1  # one picture is made up of any number
     if place != 1 or op not in (*_AXES, _PACKED):
         return None
-    return _find_axis_size(node.inputs[0], read_attribute(node, _AXES.get(op, "gather_axis"), 0))
+    return _find_axis_size(
+        node.inputs[0], edit.read_attribute(node, _AXES.get(op, "gather_axis"), 0)
+    )
 
 
 def _find_axis_size(table: ir.Value | None, axis: int) -> int | str | None:
@@ -207,8 +207,8 @@ def _find_axis_size(table: ir.Value | None, axis: int) -> int | str | None:
         if node.op_type not in ("Cast", "DequantizeLinear"):
             break
         table = node.inputs[0]
-    tensor = const_tensor(table)
-    shape = tuple(tensor.shape) if tensor is not None else shape_of(table)
+    tensor = edit.const_tensor(table)
+    shape = tuple(tensor.shape) if tensor is not None else edit.shape_of(table)
     if not shape or not -len(shape) <= axis < len(shape):
         return None
     size = shape[axis]

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortune.graph.analysis.flops import node_flops
-from ortune.graph.ir.edit import const_tensor, list_bodies, walk_graphs
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import qualify_operator
-from ortune.graph.ir.spec import dtype_name, shape_of, type_name
-from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import list_named_weights
 from ortune.graph.parts.extract import list_read_values
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"})
@@ -84,7 +81,9 @@ def list_accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> 
         model: With shapes, as `infer_shapes` finds them, and without local functions.
         regions: Node -> its region.
     """
-    parents = {b: str(n.name) for g in walk_graphs(model) for n in g for b in list_bodies(n)}
+    parents = {
+        b: str(n.name) for g in edit.walk_graphs(model) for n in g for b in edit.list_bodies(n)
+    }
     nodes = [n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain]
     return [_describe_node(n, (regions or {}).get(str(n.name), ""), parents) for n in nodes]
 
@@ -121,7 +120,7 @@ def value_bytes(value: ir.Value) -> int | None:
 
 
 def _describe_node(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) -> Account:
-    control = any(True for _ in list_bodies(node))
+    control = any(True for _ in edit.list_bodies(node))
     first = next((value for value in node.outputs if value.name), None)
     graph = node.graph if isinstance(node.graph, ir.Graph) else None
     read, written = (0, 0) if control else _measure_traffic(node)
@@ -130,8 +129,8 @@ def _describe_node(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) 
         qualify_operator(node),
         region,
         parents.get(graph, "") if graph is not None else "",
-        type_name(first.type) if first is not None else "",
-        shape_of(first),
+        edit.type_name(first.type) if first is not None else "",
+        edit.shape_of(first),
         0 if control else node_flops(node),
         sum(tensor.nbytes for tensor in _list_constants(node)),
         read,
@@ -141,20 +140,20 @@ def _describe_node(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) 
 
 def _list_constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
     for value in dict.fromkeys(node.inputs):
-        if (tensor := const_tensor(value)) is not None:
+        if (tensor := edit.const_tensor(value)) is not None:
             yield tensor
 
 
 def _measure_traffic(node: ir.Node) -> tuple[int | None, int | None]:
     if not node.domain and node.op_type in _VIEWS:
         return 0, 0
-    outputs = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
+    outputs = [v for v in node.outputs if edit.is_read(v)] or node.outputs[:1]
     written = _sum_sizes([value_bytes(value) for value in outputs])
     read: list[int | None] = []
     for value in dict.fromkeys(node.inputs):
         if value is None:
             continue
-        tensor = const_tensor(value)
+        tensor = edit.const_tensor(value)
         size = tensor.nbytes if tensor is not None else value_bytes(value)
         picked = not node.domain and node.op_type in _PICKS and value is node.inputs[0]
         if size is None or written is None or not picked:
@@ -208,7 +207,7 @@ class LocalFunction:
 def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
     """Return the `count` biggest weights, then activations; `shaped` is the model with shapes."""
     readers: dict[str, list[str]] = {}
-    for graph in walk_graphs(model):
+    for graph in edit.walk_graphs(model):
         for node in graph:
             for value in dict.fromkeys(v for v in node.inputs if v is not None and v.name):
                 readers.setdefault(str(value.name), []).append(str(node.name))
@@ -222,12 +221,14 @@ def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[La
         )
 
     weights = [
-        make_tensor("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
-        for name, t in list_named_weights(model)
+        make_tensor("weight", name, edit.dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
+        for name, t in edit.list_named_weights(model)
     ]
     values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
     active = [
-        make_tensor("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
+        make_tensor(
+            "activation", str(v.name), edit.type_name(v.type), edit.shape_of(v) or (), size
+        )
         for v in values
         if v.const_value is None and (size := value_bytes(v)) is not None
     ]
@@ -247,7 +248,7 @@ def local_bodies(model: ir.Model) -> Iterator[Body]:
 
 def local_functions(model: ir.Model) -> Iterator[LocalFunction]:
     """Yield the functions that the file defines."""
-    calls = Counter((n.domain, n.op_type) for graph in walk_graphs(model) for n in graph)
+    calls = Counter((n.domain, n.op_type) for graph in edit.walk_graphs(model) for n in graph)
     for function in model.functions.values():
         name = f"{function.domain}::{function.name}"
         yield LocalFunction(name, len(function), calls[function.domain, function.name])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from ortune.graph.ir import edit, qdq, spec
+from ortune.graph.ir import edit, qdq
 from ortune.graph.shapes.infer import infer_copy
 
 _INTEGER_TEXT = (
@@ -71,4 +71,4 @@ def _find_float_type(node: ir.Node) -> str:
     values = [value for value in (*node.outputs, *node.inputs) if value is not None]
     types += [value.dtype for value in values if value.dtype is not None]
     floats = [dtype for dtype in types if dtype.is_floating_point()]
-    return spec.dtype_name(floats[0]) if floats else ""
+    return edit.dtype_name(floats[0]) if floats else ""

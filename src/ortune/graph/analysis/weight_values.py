@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.values import list_named_weights
+from ortune.graph.ir.edit import list_named_weights
 
 HALF_MAX = 65504.0
 _MASK = 1e30

@@ -17,7 +17,7 @@ from ortune.graph.diff.matching import LAYOUT, NodePairs
 from ortune.graph.diff.result import Diff, DrawnNode, Group, HeaderField, Kind, Weight
 from ortune.graph.diff.weights import Constant, largest_change
 from ortune.graph.io import names
-from ortune.graph.ir import edit, spec
+from ortune.graph.ir import edit
 
 _LITTLE, _MANY, _FEW, _TELLING = 0.1, 0.3, 3, 16
 
@@ -60,7 +60,7 @@ def diff_models(a: ir.Model, b: ir.Model, sink: Sink = ignore_event) -> Diff:
     for which, side in enumerate(stored):
         for value in side:
             tensor = graphs.constants[value].tensor
-            sizes[which][spec.dtype_name(tensor.dtype)] += tensor.nbytes
+            sizes[which][edit.dtype_name(tensor.dtype)] += tensor.nbytes
     return Diff(
         same=same,
         related=related,
@@ -176,7 +176,7 @@ def _describe_change(pairs: NodePairs, u: int, v: int) -> Weight:
         first.name,
         second.name,
         relation,
-        (spec.dtype_name(first.tensor.dtype), spec.dtype_name(second.tensor.dtype)),
+        (edit.dtype_name(first.tensor.dtype), edit.dtype_name(second.tensor.dtype)),
         (first.file_shape, second.file_shape),
         (first.tensor.nbytes, second.tensor.nbytes),
         *(moved or (None, None)),
@@ -184,7 +184,7 @@ def _describe_change(pairs: NodePairs, u: int, v: int) -> Weight:
 
 
 def _describe_unmatched(constant: Constant, first: bool) -> Weight:
-    kind = spec.dtype_name(constant.tensor.dtype)
+    kind = edit.dtype_name(constant.tensor.dtype)
     shape = constant.file_shape
     size = constant.tensor.nbytes
     if first:
@@ -195,8 +195,8 @@ def _describe_unmatched(constant: Constant, first: bool) -> Weight:
 def _compare_headers(a: ir.Model, b: ir.Model) -> list[HeaderField]:
     fields = []
     for kind, first, second in (
-        ("input", spec.list_inputs(a), spec.list_inputs(b)),
-        ("output", spec.list_outputs(a), spec.list_outputs(b)),
+        ("input", edit.list_inputs(a), edit.list_inputs(b)),
+        ("output", edit.list_outputs(a), edit.list_outputs(b)),
     ):
         sides = [
             {s.name: f"{s.dtype} {_spell_dims(s.shape)}" for s in specs}

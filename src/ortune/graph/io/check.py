@@ -11,7 +11,7 @@ from ortune.core.errors import BadModel, summarize_error
 from ortune.core.facts import TensorSpec
 from ortune.graph.io import wellformed
 from ortune.graph.io.write import serialize_without_weights
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.graph.ir.edit import Graph, list_bodies
 
 
@@ -28,12 +28,12 @@ class ModelSignature:
 def describe_signature(model: ir.Model) -> ModelSignature:
     """Describe the model that `check_model` compares against."""
     fault_kinds = frozenset(kind for kind, _ in find_faults(model))
-    return ModelSignature(spec.list_inputs(model), spec.list_outputs(model), fault_kinds)
+    return ModelSignature(edit.list_inputs(model), edit.list_outputs(model), fault_kinds)
 
 
 def retype_signature(before: ModelSignature, model: ir.Model) -> ModelSignature:
     """Return a signature with the types of a model that was meant to change them."""
-    specs = (spec.list_inputs(model), spec.list_outputs(model))
+    specs = (edit.list_inputs(model), edit.list_outputs(model))
     inputs, outputs = (
         tuple(replace(old, dtype=new.dtype) for old, new in zip(olds, news, strict=True))
         for olds, news in zip((before.inputs, before.outputs), specs, strict=True)
@@ -71,7 +71,7 @@ def list_problems(model: ir.Model) -> list[str]:
 
 
 def _list_changes(model: ir.Model, before: ModelSignature) -> Iterator[str]:
-    now = (spec.list_inputs(model), spec.list_outputs(model))
+    now = (edit.list_inputs(model), edit.list_outputs(model))
     for kind, old, new in zip(
         ("input", "output"), (before.inputs, before.outputs), now, strict=True
     ):

@@ -23,8 +23,7 @@ from ortune.graph.io import external, names, protobuf, wellformed
 from ortune.graph.io.check import list_problems
 from ortune.graph.io.wellformed import Invalid
 from ortune.graph.io.write import SOURCES, write_model
-from ortune.graph.ir.edit import list_bodies, walk_graphs
-from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.edit import list_bodies, shape_of, walk_graphs
 
 _CHUNK = 1 << 20
 _NOT_ONNX = {

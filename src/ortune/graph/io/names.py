@@ -2,8 +2,7 @@
 
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Graph, NamesInUse
-from ortune.graph.ir.uses import is_read
+from ortune.graph.ir.edit import Graph, NamesInUse, is_read
 
 
 def make_names_unique(model: ir.Model) -> int:

@@ -1,4 +1,4 @@
-"""Small edits of an onnx_ir graph: constants, new nodes, unique names, all graphs."""
+"""Read and edit an onnx_ir graph: constants, readers, shapes, new nodes, one value for another."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -8,9 +8,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes import common
 
+from ortune.core.facts import TensorSpec
 from ortune.core.progress import time_limit
 from ortune.core.wording import join_names
-from ortune.graph.ir.uses import is_read
 
 Graph: TypeAlias = ir.Graph | ir.Function
 Attributes: TypeAlias = Mapping[str, Any]
@@ -90,6 +90,113 @@ def follow_identities(value: ir.Value | None) -> ir.Value | None:
             break
         value = node.inputs[0]
     return value
+
+
+def is_overridable(value: ir.Value | None) -> bool:
+    """Say whether a constant is only the default of an input, which a caller may override."""
+    value = follow_identities(value)
+    return value is not None and value.is_graph_input() and value.is_initializer()
+
+
+def read_fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return a constant that no caller may override; None for anything else."""
+    return None if is_overridable(value) else const_array(value)
+
+
+def list_named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield initializers and Constant nodes of all graphs, by the name of their value."""
+    return ((str(value.name), tensor) for value, tensor in list_weights(model))
+
+
+def list_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the values of initializers and Constant nodes of all graphs, with their tensors."""
+    for graph in walk_graphs(model):
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    yield value, value.const_value
+        for node in graph:
+            if node.op_type == "Constant" and not node.domain:
+                tensor = const_tensor(node.outputs[0])
+                if tensor is not None:
+                    yield node.outputs[0], tensor
+
+
+def is_read(value: ir.Value) -> bool:
+    """Say whether a node reads a value, or its graph puts it out."""
+    return bool(value._uses) or value.is_graph_output()
+
+
+def has_single_use(value: ir.Value) -> bool:
+    """Say whether a value is read in one place only, by a node."""
+    return len(value._uses) == 1 and not value.is_graph_output()
+
+
+def list_readers(value: ir.Value, most: int) -> list[ir.Node]:
+    """Return the first nodes that read a value, `most` of them; each stands once.
+
+    `Value.uses` copies all: a weight with a hundred thousand readers once for each of them.
+    """
+    readers: dict[ir.Node, None] = {}
+    for node, _ in value._uses:
+        readers[node] = None
+        if len(readers) == most:
+            break
+    return list(readers)
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """Return the node that alone reads a value, of whatever operator; None where there is none."""
+    return next(iter(value.uses())).node if has_single_use(value) else None
+
+
+def list_inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+    """Return the inputs a caller must give: those without a default in the model."""
+    return tuple(describe_value(v) for v in model.graph.inputs if not v.is_initializer())
+
+
+def list_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+    """Return the outputs in file order."""
+    return tuple(describe_value(value) for value in model.graph.outputs)
+
+
+def describe_value(value: ir.Value) -> TensorSpec:
+    """Describe a value; what is no tensor has a dtype such as ``seq(float32)`` and no shape."""
+    return TensorSpec(value.name or "", type_name(value.type), list_dims(value.shape))
+
+
+def list_dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
+    """Return a shape as plain values."""
+    if shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+
+
+def shape_of(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+    """Return the shape of a value as plain values; None where there is none or it is unknown."""
+    return None if value is None else list_dims(value.shape)
+
+
+def type_name(kind: ir.TypeProtocol | None) -> str:
+    """Return NumPy's name of a tensor's type; empty when it is unknown."""
+    match kind:
+        case None:
+            return ""
+        case ir.SequenceType():
+            return f"seq({type_name(kind.elem_type)})"
+        case ir.OptionalType():
+            return f"optional({type_name(kind.elem_type)})"
+        case ir.SparseTensorType():
+            return f"sparse({dtype_name(kind.dtype)})"
+        case _:
+            return dtype_name(kind.dtype)
+
+
+def dtype_name(dtype: ir.DataType) -> str:
+    """Return NumPy's name (ml_dtypes' for what NumPy lacks); ``str`` for strings."""
+    if dtype == ir.DataType.STRING:
+        return "str"
+    return "" if dtype == ir.DataType.UNDEFINED else str(dtype.numpy().name)
 
 
 def insert_before(at: ir.Node, *nodes: ir.Node) -> None:
@@ -218,6 +325,61 @@ def take_out(node: ir.Node) -> None:
     _require_graph(node).remove(node, safe=True)
     for part in parts:
         discard_constant(part)
+
+
+def redirect_uses(old: ir.Value, new: ir.Value) -> bool:
+    """Let everything that reads `old` read `new`; say whether it could be done.
+
+    An output of a graph keeps its name, type and declared shape: `new` takes them over. That can
+    not be done when `new` is an input, a constant, an output already, or of another graph.
+    """
+    graph = old.graph
+    if old.is_graph_output():
+        node = new.producer()
+        if node is None or graph is None or node.graph is not graph or new.is_graph_output():
+            return False
+        name, old.name = old.name, None
+        new.name = name
+        new.type = old.type or new.type
+        new.shape = old.shape if old.shape is not None else new.shape
+        new.metadata_props.update(old.metadata_props)
+        new.doc_string = old.doc_string or new.doc_string
+        # `replace_graph_outputs` would go through all outputs in Python, for each of them.
+        graph.outputs[graph.outputs.index(old)] = new
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    return True
+
+
+def remove_node(node: ir.Node) -> None:
+    """Take a node that nothing reads out of its graph."""
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+
+
+def detach_node(node: ir.Node) -> ir.Node:
+    """Let a node that nothing reads read nothing either, and return it.
+
+    Many are then taken out of a graph at once by `Graph.remove`, which goes through all outputs.
+    """
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    return node
+
+
+def replace_node(node: ir.Node, *replacements: ir.Node) -> bool:
+    """Put new nodes in the place of one of a single output; say whether it could be done.
+
+    The last one's first output takes over the type, shape and readers, as `redirect_uses` does.
+    """
+    old, new = node.outputs[0], replacements[-1].outputs[0]
+    if node.graph is None:
+        return False
+    new.type, new.shape = old.type or new.type, old.shape
+    node.graph.insert_before(node, replacements)
+    done = redirect_uses(old, new)
+    for obsolete in [node] if done else reversed(replacements):
+        remove_node(obsolete)
+    return done
 
 
 def list_call_names(function: ir.Function) -> set[str]:

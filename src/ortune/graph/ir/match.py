@@ -4,10 +4,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import list_readers
-from ortune.graph.ir.values import is_overridable, read_fixed_array
+from ortune.graph.ir import edit
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 """Operators that make nothing below 0."""
@@ -39,7 +36,7 @@ def find_producer(value: ir.Value | None, *ops: str) -> ir.Node | None:
 
 def find_consumer(value: ir.Value, *ops: str) -> ir.Node | None:
     """Return the only node that reads a value when it is one of these operators."""
-    readers = list_readers(value, 2)
+    readers = edit.list_readers(value, 2)
     if len(readers) != 1 or value.is_graph_output():
         return None
     node = readers.pop()
@@ -55,10 +52,10 @@ def find_other_operand(node: ir.Node, value: ir.Value | None) -> ir.Value | None
 
 def read_scalar(value: ir.Value | None) -> float | None:
     """Return a constant of one element as a float; None for anything else."""
-    tensor = const_tensor(value)
-    if tensor is None or tensor.size != 1 or is_overridable(value):
+    tensor = edit.const_tensor(value)
+    if tensor is None or tensor.size != 1 or edit.is_overridable(value):
         return None
-    array = const_array(value)
+    array = edit.const_array(value)
     if array is None or array.dtype.kind not in "iuf":
         return None
     return float(array.reshape(-1)[0])
@@ -66,23 +63,23 @@ def read_scalar(value: ir.Value | None) -> float | None:
 
 def read_reduction_axes(node: ir.Node) -> tuple[int, ...] | None:
     """Return the axes of a reduction, an attribute or an input; None unless dims are kept."""
-    if not read_attribute(node, "keepdims", 1):
+    if not edit.read_attribute(node, "keepdims", 1):
         return None
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = read_fixed_array(node.inputs[1])
+        array = edit.read_fixed_array(node.inputs[1])
         return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
-    axes = read_attribute(node, "axes", None)
+    axes = edit.read_attribute(node, "axes", None)
     return None if axes is None else tuple(axes)
 
 
 def scalar_for(constant: ir.Value | None, value: ir.Value | None) -> bool:
     """Say whether arithmetic with a one-element constant keeps the shape of `value`."""
-    tensor = const_tensor(constant)
+    tensor = edit.const_tensor(constant)
     if tensor is None or tensor.size != 1:
         return False
     if len(tensor.shape) == 0:
         return True
-    shape = shape_of(value)
+    shape = edit.shape_of(value)
     return shape is not None and len(tensor.shape) <= len(shape)
 
 

@@ -7,9 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import walk_graphs
-from ortune.graph.ir.replace import detach_node
-from ortune.graph.ir.uses import is_read
+from ortune.graph.ir.edit import detach_node, is_read, walk_graphs
 
 _SAMPLED = 64
 _WORTH = 1 << 10

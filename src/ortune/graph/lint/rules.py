@@ -15,11 +15,9 @@ from ortune.core.wording import format_count
 from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
 from ortune.graph.io.check import find_faults
 from ortune.graph.io.wellformed import is_runtime_operator
-from ortune.graph.ir.edit import const_array, list_bodies, read_attribute, walk_graphs, walk_nodes
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights
-from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import list_named_weights
 from ortune.graph.parts.extract import find_upstream, list_read_values
 from ortune.graph.parts.probed import walk_graph_protos
 
@@ -127,7 +125,7 @@ def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
     yield from _find_unused(model)
     yield from _check_outputs(model)
     yield from _check_operators(model)
-    nodes = [node for node in walk_nodes(model) if not node.domain and _is_training(node)]
+    nodes = [node for node in edit.walk_nodes(model) if not node.domain and _is_training(node)]
     yield make_finding(
         "training-mode",
         "error",
@@ -151,7 +149,7 @@ def _find_unused(model: ir.Model) -> Iterator[Finding | None]:
         "`ortune extract M -o OUT` leaves them out",
     )
     values = [v for body in (graph, *graph.subgraphs()) for v in body.initializers.values()]
-    unread = [v for v in values if not (is_read(v) or v.is_graph_input())]
+    unread = [v for v in values if not (edit.is_read(v) or v.is_graph_input())]
     size = sum(v.const_value.nbytes for v in unread if v.const_value is not None)
     yield make_finding(
         "unused-weights",
@@ -181,7 +179,7 @@ def _find_unused(model: ir.Model) -> Iterator[Finding | None]:
 
 def _list_dead_nodes(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[ir.Node]:
     """Yield nodes that nothing needs, in bodies by what the body itself gives."""
-    for graph in walk_graphs(model):
+    for graph in edit.walk_graphs(model):
         inside = graph.graph if isinstance(graph, ir.Function) else graph
         seen = needed if graph is model.graph else find_upstream(graph.outputs, (), within=inside)
         for node in graph:
@@ -215,7 +213,7 @@ def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
 
 
 def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
-    nodes = list(walk_nodes(model))
+    nodes = list(edit.walk_nodes(model))
     opset = model.opset_imports.get("", _PER_CHANNEL)
     local = {(function.domain, function.name) for function in model.functions.values()}
     foreign = [n for n in nodes if n.domain not in _KNOWN and (n.domain, n.op_type) not in local]
@@ -276,12 +274,12 @@ def _is_deprecated(node: ir.Node) -> bool:
 def _is_training(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         extra = [value for value in node.outputs[1:] if value.name]
-        return bool(read_attribute(node, "training_mode", 0)) or bool(extra)
+        return bool(edit.read_attribute(node, "training_mode", 0)) or bool(extra)
     if node.op_type == "Dropout" and len(node.inputs) > 2:
-        mode = const_array(node.inputs[2])
+        mode = edit.const_array(node.inputs[2])
         return mode is None or bool(mode.any())
     old = node.op_type in ("BatchNormalization", "Dropout") and "is_test" in node.attributes
-    return old and not read_attribute(node, "is_test", 1)
+    return old and not edit.read_attribute(node, "is_test", 1)
 
 
 _LOWER = f'`ortune apply M "lower-opset(to={NEWEST_OPSET})" -o OUT` writes one that it reads'
@@ -330,7 +328,7 @@ def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
             if opset > NEWEST_OPSET
             else "`ortune apply M simplify -o OUT` writes one that it reads",
         )
-    loops = [node for node in walk_nodes(model) if any(True for _ in list_bodies(node))]
+    loops = [node for node in edit.walk_nodes(model) if any(True for _ in edit.list_bodies(node))]
     yield make_finding(
         "control-flow",
         "note",
@@ -382,8 +380,8 @@ _LARGE = 1 << 20
 
 
 def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
-    weights = list(list_named_weights(model))
-    nodes = list(walk_nodes(shaped))
+    weights = list(edit.list_named_weights(model))
+    nodes = list(edit.walk_nodes(shaped))
     # Thresholds of ai.onnx.ml are the model's: in float32 a sample may fall elsewhere.
     able = [n for n in nodes if n.op_type not in ("Cast", "Constant") and n.domain != "ai.onnx.ml"]
     makers = [n for n in able if any(v.dtype == ir.DataType.DOUBLE for v in n.outputs if v.type)]

@@ -8,8 +8,7 @@ from onnx_ir.passes import common
 
 from ortune.core.errors import BadModel, find_nearest
 from ortune.core.wording import join_names
-from ortune.graph.ir.edit import const_tensor, list_bodies
-from ortune.graph.ir.uses import is_read
+from ortune.graph.ir.edit import const_tensor, is_read, list_bodies
 from ortune.graph.shapes.infer import Runtime, infer_shapes
 
 NODE = "node:"

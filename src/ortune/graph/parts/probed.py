@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import OrtuneError, with_article
 from ortune.core.facts import NEWEST_IR
-from ortune.graph.io import external
-from ortune.graph.io.write import (
-    count_tensor_bytes,
-    detach_weights,
-    resolve_placeholders,
-    stream_tensors,
-)
+from ortune.graph.io import external, write
 
 ODD = frozenset(range(onnx.TensorProto.BFLOAT16, max(onnx.TensorProto.DataType.values()) + 1))
 """Element types that NumPy lacks: bfloat16 and all that came after it."""
@@ -348,7 +342,9 @@ def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="watched-", dir=folder) as name,
-            detach_weights(model, everywhere=count_tensor_bytes(model) > MANY) as tensors,
+            write.detach_weights(
+                model, everywhere=write.count_tensor_bytes(model) > MANY
+            ) as tensors,
         ):
             proto = ir.serde.serialize_model(model)
             proto.ir_version = max(4, min(proto.ir_version, NEWEST_IR))
@@ -356,10 +352,12 @@ def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
             places = _link_weights(tensors, model, probe.folder)
             unlinked = [i for i in range(len(tensors)) if i not in places]
             if unlinked:
-                offsets = stream_tensors([tensors[i] for i in unlinked], probe.folder / "weights")
+                offsets = write.stream_tensors(
+                    [tensors[i] for i in unlinked], probe.folder / "weights"
+                )
                 probe.written = sum(tensors[i].nbytes for i in unlinked)
                 places |= {i: ("weights", at) for i, at in zip(unlinked, offsets, strict=True)}
-            resolve_placeholders(proto, places)
+            write.resolve_placeholders(proto, places)
             yield probe
     except OSError as error:
         raise OrtuneError(

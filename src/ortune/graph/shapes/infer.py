@@ -8,15 +8,7 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, suggest_names
 from ortune.graph.io.write import serialize_without_weights
-from ortune.graph.ir.edit import (
-    Graph,
-    const_tensor,
-    inline_functions,
-    list_bodies,
-    walk_graphs,
-    walk_nodes,
-)
-from ortune.graph.ir.spec import list_dims, shape_of
+from ortune.graph.ir import edit
 from ortune.graph.shapes.known_values import Item, SymbolicValues, propagate_values
 from ortune.graph.shapes.named_dims import SAME_TYPE, infer_named_shape
 
@@ -26,7 +18,7 @@ MADE_UP = "unk__"
 _BEYOND = 1 << 63
 
 
-def infer_graph(graph: Graph, opsets: Mapping[str, int], values: SymbolicValues) -> None:
+def infer_graph(graph: edit.Graph, opsets: Mapping[str, int], values: SymbolicValues) -> None:
     """Fill in types and shapes of a graph's values, its bodies included, in order.
 
     What the file declares is kept; only gaps are filled. Values whose type cannot be known stay
@@ -38,7 +30,7 @@ def infer_graph(graph: Graph, opsets: Mapping[str, int], values: SymbolicValues)
 
 def infer_node(node: ir.Node, opsets: Mapping[str, int], values: SymbolicValues) -> None:
     """Do the work of `infer_graph` for one node, whose inputs are done."""
-    for body in list_bodies(node):
+    for body in edit.list_bodies(node):
         infer_graph(body, opsets, values)
     _infer_outputs(node, opsets, values)
     # Use shapes that are known by name, which onnx's own rules cannot take.
@@ -58,7 +50,7 @@ def merge_shape(value: ir.Value, shape: Sequence[Item]) -> None:
     A number that no dimension can be, below 0 or above 63 bits, is as good as none.
     """
     shape = [None if isinstance(dim, int) and not 0 <= dim < _BEYOND else dim for dim in shape]
-    old = shape_of(value)
+    old = edit.shape_of(value)
     if old is None:
         value.shape = ir.Shape(shape)
     elif len(old) == len(shape):
@@ -77,10 +69,10 @@ def _infer_outputs(node: ir.Node, opsets: Mapping[str, int], values: SymbolicVal
     if node.op_type == "If" and not node.domain:
         _merge_branches(node)
         return
-    if any(True for _ in list_bodies(node)):
+    if any(True for _ in edit.list_bodies(node)):
         return
     if node.op_type == "Constant" and not node.domain:
-        tensor = const_tensor(node.outputs[0])
+        tensor = edit.const_tensor(node.outputs[0])
         if tensor is not None:
             node.outputs[0].type = ir.TensorType(tensor.dtype)
             node.outputs[0].shape = ir.Shape(tensor.shape.numpy())
@@ -109,7 +101,7 @@ def _apply_type(value: ir.Value, proto: onnx.TypeProto) -> None:
         return  # onnx_ir has no such type
     if value.type is None:
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
-    shape = list_dims(ir.serde.deserialize_type_proto_for_shape(proto))
+    shape = edit.list_dims(ir.serde.deserialize_type_proto_for_shape(proto))
     if shape is not None:
         merge_shape(value, shape)
 
@@ -135,10 +127,10 @@ def _input_data(node: ir.Node, values: SymbolicValues) -> dict[str, onnx.TensorP
 
 
 def _merge_branches(node: ir.Node) -> None:
-    branches = [body.outputs for body in list_bodies(node)]
+    branches = [body.outputs for body in edit.list_bodies(node)]
     for value, *ends in zip(node.outputs, *branches, strict=False):
         kinds = {end.type for end in ends}
-        shapes = [shape_of(end) for end in ends]
+        shapes = [edit.shape_of(end) for end in ends]
         if value.type is None and len(kinds) == 1:
             value.type = kinds.pop()
         ranks = {len(shape) for shape in shapes if shape is not None}
@@ -174,10 +166,12 @@ def infer_shapes(model: ir.Model, *, runtime: Runtime | None = None) -> str:
         gaps, before = list_unknown_values(model), gaps
         answer = name if len(gaps) < len(before) else answer
     if gaps and runtime is not None:
-        shapes = [shape_of(value) for value in model.graph.inputs if not value.is_initializer()]
+        shapes = [
+            edit.shape_of(value) for value in model.graph.inputs if not value.is_initializer()
+        ]
         fixed = all(s is not None and all(isinstance(d, int) for d in s) for s in shapes)
         results = runtime(gaps)
-        for graph in walk_graphs(model):
+        for graph in edit.walk_graphs(model):
             for value in (value for node in graph for value in node.outputs):
                 if not value.name or value.name not in results:
                     continue
@@ -217,7 +211,7 @@ def _adopt_types(graph: ir.Graph, proto: onnx.GraphProto) -> None:
                 continue
             if value.type is None:
                 value.type = ir.serde.deserialize_type_proto_for_type(kind)
-            shape = list_dims(ir.serde.deserialize_type_proto_for_shape(kind))
+            shape = edit.list_dims(ir.serde.deserialize_type_proto_for_shape(kind))
             if shape is not None:
                 # onnx makes up names such as unk__0, which mean nothing
                 merge_shape(value, [None if str(d).startswith(MADE_UP) else d for d in shape])
@@ -245,7 +239,7 @@ def infer_copy(
         BadSettings: There is no such input, or it has another rank or fixed size.
     """
     copy = model.clone()
-    inline_functions(copy)
+    edit.inline_functions(copy)
     if shapes:
         inputs = {str(value.name): value for value in copy.graph.inputs}
         for name, shape in shapes.items():
@@ -264,7 +258,7 @@ def infer_copy(
                     f"input '{name}' does not take the shape {'x'.join(map(str, shape))}",
                     fix=f"it is declared {sides}",
                 )
-        for node in walk_nodes(copy):
+        for node in edit.walk_nodes(copy):
             for value in node.outputs:
                 value.shape = None
         for name, shape in shapes.items():

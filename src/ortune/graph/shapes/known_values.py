@@ -10,10 +10,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
+from ortune.graph.ir.edit import (
+    const_array,
+    const_tensor,
+    is_overridable,
+    read_attribute,
+    shape_of,
+)
 from ortune.graph.ir.evaluate import evaluate_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import is_overridable
 
 Item: TypeAlias = int | str | None
 """A number, a dimension known by its name alone, or nothing known."""

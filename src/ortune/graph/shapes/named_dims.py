@@ -6,8 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import read_attribute
-from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.edit import read_attribute, shape_of
 from ortune.graph.shapes.known_values import Item, Partial, SymbolicValues
 
 _END = 2**31 - 1

@@ -12,9 +12,6 @@ from ortune.core.errors import Refused
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
-from ortune.graph.ir.replace import remove_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import is_read
 from ortune.quantizers.common.node_filter import remember_names
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
@@ -108,9 +105,9 @@ def flatten_model(model: ir.Model) -> None:
         if source is not None:
             for use in node.outputs[0].uses():  # an output of a graph keeps its Identity
                 use.node.replace_input_with(use.idx, source)
-            while not is_read(node.outputs[0]):
+            while not edit.is_read(node.outputs[0]):
                 before = node.inputs[0].producer() if node.inputs[0] is not None else None
-                remove_node(node)
+                edit.remove_node(node)
                 if before is None or before.op_type not in _HANDS_ON:
                     break
                 node = before
@@ -136,7 +133,7 @@ def _find_equal_constant(node: ir.Node) -> ir.Value | None:
         return None
     if all(maker.op_type in ("Cast", "Identity") for maker in passed):
         return value
-    shape = shape_of(node.outputs[0])
+    shape = edit.shape_of(node.outputs[0])
     if shape is None and node.op_type == "Reshape":
         target = edit.const_array(node.inputs[1])
         shape = None if target is None else tuple(target.tolist())

@@ -8,7 +8,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.uses import is_read
 
 
 def add_constants(editor: edit.Editor, stem: str, **arrays: NDArray[Any]) -> list[ir.Value]:
@@ -91,12 +90,12 @@ def discard_upstream(value: ir.Value | None) -> None:
     ahead = [value]
     while ahead:
         current = ahead.pop()
-        if current is None or is_read(current):
+        if current is None or edit.is_read(current):
             continue
         node = current.producer()
         if node is None:
             edit.discard_constant(current)
-        elif node.graph is not None and not any(map(is_read, node.outputs)):
+        elif node.graph is not None and not any(map(edit.is_read, node.outputs)):
             ahead += node.inputs
             node.graph.remove(node, safe=True)
 

@@ -13,8 +13,8 @@ from ortune.core.plugins import codec
 from ortune.graph.diff.graphs import format_attributes
 from ortune.graph.io import names
 from ortune.graph.ir import edit
+from ortune.graph.ir.edit import shape_of
 from ortune.graph.ir.match import qualify_operator
-from ortune.graph.ir.spec import shape_of
 from ortune.graph.shapes.infer import infer_copy
 from ortune.quantizers.common.layers import PUTS_TOGETHER
 

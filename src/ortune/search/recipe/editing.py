@@ -28,8 +28,7 @@ from ortune.data.stream import Stream, write_stream
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
 from ortune.graph.io.check import check_model, describe_signature, retype_signature
-from ortune.graph.ir import edit, spec
-from ortune.graph.ir.edit import take_notes
+from ortune.graph.ir.edit import list_inputs, list_outputs, take_notes, walk_nodes
 from ortune.measurement.process import WorkerFailed, compute_outputs
 from ortune.metrics.snr import Snr
 from ortune.quantizers.calibration import calibrate, ranges_file
@@ -217,7 +216,7 @@ class EditSession:
         if followers and calibrate.RangeCache(folder, [indices]).list_missing(probes):
             # In the same pass what other quantizers will ask, of tensors that the model has and
             # where observers keep little; moments wait until they are wanted.
-            there = {value.name for node in edit.walk_nodes(self.model) for value in node.outputs}
+            there = {value.name for node in walk_nodes(self.model) for value in node.outputs}
             there |= {value.name for value in self.model.graph.inputs}
             more = list(probes)
             for other in followers:
@@ -251,7 +250,7 @@ class EditSession:
             if count:
                 signature = self._before
                 if not step.keeps_io:
-                    inputs, outputs = spec.list_inputs(self.model), spec.list_outputs(self.model)
+                    inputs, outputs = list_inputs(self.model), list_outputs(self.model)
                     signature = replace(signature, inputs=inputs, outputs=outputs)
                 check_model(self.model, signature, step.name())
             growth = count_weight_bytes(self.model) / max(before, 1) - 1 if count else 0.0

@@ -10,8 +10,6 @@ from onnx import version_converter
 from ortune.core.errors import BadModel, Refused, summarize_error
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import redirect_uses, replace_node
-from ortune.graph.ir.uses import is_read
 from ortune.graph.shapes.infer import infer_shapes
 
 _SMALL = 4096
@@ -50,7 +48,7 @@ def raise_to(model: ir.Model, version: int) -> int:
     for node in edit.walk_nodes(model):
         if node.op_type == "Dropout" and not node.domain:
             for mask in node.outputs[1:]:
-                if not is_read(mask):
+                if not edit.is_read(mask):
                     mask.type = ir.TensorType(ir.DataType.BOOL)
     if old < 7 <= version:
         _spread_slopes(model, old, version)
@@ -95,7 +93,7 @@ def _rewrite_resize(node: ir.Node) -> bool:
     resized.metadata_props.update(node.metadata_props)
     resized.doc_string = node.doc_string
     resized.outputs[0].name = editor.reserve_name(f"{node.name}_resized")
-    return replace_node(node, resized)
+    return edit.replace_node(node, resized)
 
 
 def _spread_slopes(model: ir.Model, old: int, new: int) -> None:
@@ -252,6 +250,6 @@ def splice_graph(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> lis
     named = [value for value in node.outputs if value.name]
     for old, new_value in zip(named, graph_outputs, strict=True):
         new_value.type, new_value.shape = old.type, old.shape
-        redirect_uses(old, new_value)
+        edit.redirect_uses(old, new_value)
     graph.remove(node, safe=True)
     return nodes

@@ -12,7 +12,6 @@ from ortune.core.plugins import user_file
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.infer import infer_shapes
 
 
@@ -39,7 +38,7 @@ def replace_matches(
     def may(context: Any, **bound: Any) -> bool:
         nodes = list(context.nodes)
         values = [value for node in nodes for value in node.inputs]
-        if len({id(node.graph) for node in nodes}) > 1 or any(map(is_overridable, values)):
+        if len({id(node.graph) for node in nodes}) > 1 or any(map(edit.is_overridable, values)):
             return False
         return when is None or when(context, **bound)
 

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from tests.unit.rewriting import model_of
 
-from ortune.graph.ir import edit, prune, uses
+from ortune.graph.ir import edit, prune
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 TEXT = """<ir_version: 8, opset_import: ["": 17, "l": 1]>
@@ -192,10 +192,10 @@ def test_readers_are_counted_no_further_than_asked() -> None:
     model = model_of(f"{HEAD} g () => (float y) <float w = {{2}}> {{ {fan} y = Neg(v0) }}")
     weight = model.graph.initializers["w"]
     first, second, *_ = model.graph
-    assert uses.list_readers(weight, 2) == [first, second]
-    assert len(uses.list_readers(weight, 99)) == 50
-    assert not uses.has_single_use(weight) and uses.is_read(weight)
-    assert uses.has_single_use(first.outputs[0]) and not uses.is_read(second.outputs[0])
+    assert edit.list_readers(weight, 2) == [first, second]
+    assert len(edit.list_readers(weight, 99)) == 50
+    assert not edit.has_single_use(weight) and edit.is_read(weight)
+    assert edit.has_single_use(first.outputs[0]) and not edit.is_read(second.outputs[0])
 
 
 def test_weights_that_differ_late_are_shared_in_time_linear_in_their_number() -> None:

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from tests.unit.rewriting import model_of
 
-from ortune.graph.ir.spec import list_dims
+from ortune.graph.ir.edit import list_dims
 from ortune.graph.shapes.infer import infer_graph, infer_shapes, list_unknown_values
 from ortune.graph.shapes.known_values import SymbolicValues
 

@@ -14,7 +14,7 @@ from ortune.core.session import Tensors
 from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
 from ortune.graph.io import file
-from ortune.graph.ir import spec
+from ortune.graph.ir import edit
 from ortune.quantizers.common.float16.format import BFLOAT16, FLOAT16
 from ortune.quantizers.common.float16.islands import (
     add_switches,
@@ -62,7 +62,7 @@ def written(folder: Path) -> tuple[Path, feeds.Feeds]:
     (folder / "data").mkdir()
     for k, sample in enumerate(SAMPLES):
         np.savez(folder / "data" / f"{k}.npz", **sample)
-    return path, feeds.load_feeds(folder / "data", spec.list_inputs(model), folder)
+    return path, feeds.load_feeds(folder / "data", edit.list_inputs(model), folder)
 
 
 def error(path: Path) -> float:

@@ -9,13 +9,8 @@ from numpy.typing import NDArray
 
 from ortune.graph.ir import edit, qdq
 from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
+from ortune.quantizers.common import nodes
 from ortune.quantizers.common.grid import Grid
-from ortune.quantizers.common.nodes import (
-    add_constants,
-    discard_upstream,
-    make_cast_and_mul,
-    replace_value,
-)
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 
@@ -120,7 +115,7 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     bounded = find_producer(source, *_POSITIVE) is not None
     if _starts_at_zero(grid) and not bounded:
         low = np.asarray(0, grid.scale.dtype)
-        ends = add_constants(editor, str(source.name), low=low, high=_find_top(grid))
+        ends = nodes.add_constants(editor, str(source.name), low=low, high=_find_top(grid))
         clip = editor.make_node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
         edit.insert_before(node, clip)
@@ -130,7 +125,7 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
         edit.take_out(reader_)
     seen = node.inputs[0]
     edit.take_out(node)
-    discard_upstream(seen)
+    nodes.discard_upstream(seen)
     return True
 
 
@@ -178,7 +173,7 @@ def _store_float(editor: edit.Editor, node: ir.Node) -> bool:
     if array is None or value.is_graph_output():
         return False
     value.replace_all_uses_with(editor.add_constant(f"{value.name}_wide", array))
-    discard_upstream(node.outputs[0])
+    nodes.discard_upstream(node.outputs[0])
     return True
 
 
@@ -223,7 +218,7 @@ class FloatLayers:
                 f"{stem}_int", wide.astype(np.int8 if small else np.int16)
             )
             factor = self._editor.add_constant(f"{stem}_factor", steps)
-            cast_and_mul = make_cast_and_mul(self._editor, stem, integers, factor)
+            cast_and_mul = nodes.make_cast_and_mul(self._editor, stem, integers, factor)
             edit.insert_before(node, *cast_and_mul)
             weight = cast_and_mul[1].outputs[0]
         op = "Conv" if convolves else "MatMul"
@@ -232,7 +227,7 @@ class FloatLayers:
         )
         edit.insert_before(node, float_node)
         end = self._move_bias(float_node, last) if convolves else last
-        replace_value(end.outputs[0], float_node.outputs[0])
+        nodes.replace_value(end.outputs[0], float_node.outputs[0])
         return True
 
     def _move_bias(self, conv: ir.Node, last: ir.Node) -> ir.Node:

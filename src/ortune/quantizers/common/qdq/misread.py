@@ -6,8 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.spec import shape_of
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import bound_joined
 
@@ -35,7 +33,7 @@ def write_lengths(model: ir.Model) -> int:
     count = 0
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in [node for node in graph if node.op_type == "Shape" and not node.domain]:
-            shape = shape_of(node.inputs[0]) or ()
+            shape = edit.shape_of(node.inputs[0]) or ()
             start = node.attributes.get_int("start", 0)
             end = min(node.attributes.get_int("end", len(shape)), len(shape))
             static = [n for n in (*shape[:start], *shape[end:]) if isinstance(n, int) and n]
@@ -48,5 +46,5 @@ def write_lengths(model: ir.Model) -> int:
             divisor = editor.add_constant(f"{name}_others", others_size)
             size = editor.make_node("Size", [node.inputs[0]], name=f"{name}_size")
             length = editor.make_node("Div", [size.outputs[0], divisor], name=f"{name}_length")
-            count += replace_node(node, size, length)
+            count += edit.replace_node(node, size, length)
     return count

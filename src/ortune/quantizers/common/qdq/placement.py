@@ -24,7 +24,6 @@ import onnx_ir as ir
 from ortune.core import wording
 from ortune.core.observer import Ranges
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.uses import only_reader
 from ortune.quantizers.common import grid
 from ortune.quantizers.common.layers import Layer, find_layers, has_bounded_values, is_last
 from ortune.quantizers.common.node_filter import match_nodes
@@ -302,7 +301,7 @@ def place_pairs(
 def find_integer_output(node: ir.Node) -> ir.Value:
     """Return the tensor that carries the node's integers: behind the activation it absorbs."""
     value = node.outputs[0]
-    reader = only_reader(value)
+    reader = edit.only_reader(value)
     if reader is None or reader.domain or reader.graph is not node.graph:
         return value
     return reader.outputs[0] if is_absorbed(reader.outputs[0]) else value

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.uses import has_single_use, only_reader
 from ortune.quantizers.common.layers import Layer
 from ortune.quantizers.common.nodes import (
     add_constants,
@@ -90,9 +89,9 @@ class Operators:
 
     def _read_output(self, node: ir.Node) -> Integers | None:
         """Return the integers made behind a node; a Relu or Clip that they repeat is skipped."""
-        behind = only_reader(node.outputs[0])
+        behind = edit.only_reader(node.outputs[0])
         if behind is not None and behind.op_type in ("Relu", "Clip") and not behind.domain:
-            after = only_reader(behind.outputs[0])
+            after = edit.only_reader(behind.outputs[0])
             grid = qdq.read_grid(after) if after is not None else None
             if after is None or grid is None or not is_redundant_clamp(behind, grid):
                 return None
@@ -265,13 +264,13 @@ def write_hard_swish(model: ir.Model, editor: edit.Editor) -> None:
         if node.domain or node.op_type not in ("HardSwish", "HardSigmoid"):
             continue
         whole, slope, offset = node.op_type == "HardSwish", 1 / 6, 0.5
-        x, product = node.inputs[0], node if whole else only_reader(node.outputs[0])
+        x, product = node.inputs[0], node if whole else edit.only_reader(node.outputs[0])
         if not whole:
             slope = float(edit.read_attribute(node, "alpha", 0.2))
             offset = float(edit.read_attribute(node, "beta", offset))
             if product is None or product.op_type != "Mul" or x not in product.inputs:
                 continue
-        reader = None if product is None else only_reader(product.outputs[0])
+        reader = None if product is None else edit.only_reader(product.outputs[0])
         late = qdq.find_runtime_producer(x, "DequantizeLinear")
         grid = None if late is None else qdq.read_grid(late)
         if late is None or grid is None or reader is None or not _is_quantize(reader):
@@ -322,7 +321,7 @@ def write_hard_swish(model: ir.Model, editor: edit.Editor) -> None:
 def _find_product_output(node: ir.Node) -> ir.Value:
     """Return what the product writes: onnxruntime joins a MatMul of matrices and an Add to one."""
     value = node.outputs[0]
-    reader, shape = only_reader(value), value.shape
+    reader, shape = edit.only_reader(value), value.shape
     joined = node.op_type == "MatMul" and shape is not None and len(shape) == 2
     if joined and reader is not None and reader.op_type == "Add" and not reader.domain:
         return reader.outputs[0]
@@ -331,15 +330,15 @@ def _find_product_output(node: ir.Node) -> ir.Value:
 
 def _has_integer_kernel(value: ir.Value) -> bool:
     """Say whether onnxruntime takes a product that writes a value."""
-    reader = only_reader(value)
+    reader = edit.only_reader(value)
     if any(_is_quantize(use.node) for use in value.uses()):
         return reader is not None
     if reader is None or reader.op_type not in _CUTS or reader.domain:
         return True
     cut = reader.outputs[0]
-    if not has_single_use(cut):
+    if not edit.has_single_use(cut):
         return True
-    behind = only_reader(cut)
+    behind = edit.only_reader(cut)
     if behind is None or not _is_quantize(behind):
         return False
     grid = qdq.read_grid(behind)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Range, Ranges
 from ortune.graph.ir import edit
-from ortune.graph.ir.values import is_overridable
 from ortune.quantizers.common.layers import Layer
 from ortune.quantizers.common.nodes import replace_output
 from ortune.quantizers.common.qdq.placement import Placement, is_captured
@@ -252,6 +251,6 @@ def _read_shape(part: _Part) -> tuple[int, ...] | None:
     """Return the shape of a float32 constant, None for anything else."""
     value = part.node.inputs[part.index]
     tensor = edit.const_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or is_overridable(value):
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or edit.is_overridable(value):
         return None
     return tuple(tensor.shape.numpy())

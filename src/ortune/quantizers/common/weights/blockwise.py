@@ -43,15 +43,7 @@ from ortune.quantizers.common.grid import (
 )
 from ortune.quantizers.common.layers import flatten_model, is_last, refuse_without_layers
 from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.weights.write import (
-    UNKNOWN_RANK,
-    BlockableWeights,
-    Product,
-    Rows,
-    TableLookup,
-    Writer,
-    find_blockable_weights,
-)
+from ortune.quantizers.common.weights import write
 from ortune.transforms.common.raise_version import raise_to
 
 Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
@@ -139,7 +131,7 @@ class BlockWeights(Quantizer):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         flatten_model(model)
         weights = self._find_weights(model)
-        if UNKNOWN_RANK in weights.skipped and infer_shapes(model):
+        if write.UNKNOWN_RANK in weights.skipped and infer_shapes(model):
             weights = self._find_weights(model)
         if not weights.products and not weights.tables:
             reason = weights.describe_skipped()
@@ -156,7 +148,7 @@ class BlockWeights(Quantizer):
         if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
             raise_to(model, BLOCK_OPSET)
             weights = self._find_weights(model)
-        writer = Writer(model, self.accuracy_level, standard=standard)
+        writer = write.Writer(model, self.accuracy_level, standard=standard)
         groups = _group_by_weight(weights)
         if standard:  # a weight of its own for every product: onnxruntime 1.31.1 fuses one reader
             groups = [
@@ -182,8 +174,8 @@ class BlockWeights(Quantizer):
         """Those of `ops` whose weights may be stored in blocks."""
         return tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather"))
 
-    def _find_weights(self, model: ir.Model) -> BlockableWeights:
-        weights = find_blockable_weights(
+    def _find_weights(self, model: ir.Model) -> write.BlockableWeights:
+        weights = write.find_blockable_weights(
             model,
             self.blockable_ops,
             min_size=self.min_size,
@@ -199,7 +191,7 @@ class BlockWeights(Quantizer):
 
 
 def pack_rows(
-    rows: Rows, spec: BlockSpec, method: Method, order: Order | None = None
+    rows: write.Rows, spec: BlockSpec, method: Method, order: Order | None = None
 ) -> PackedWeight:
     """Round and pack one weight, some rows at a time.
 
@@ -226,13 +218,13 @@ def pack_rows(
     return PackedWeight(spec, width, integers, scale, zero)
 
 
-Group: TypeAlias = tuple[Rows, list[Product], list[TableLookup]]
+Group: TypeAlias = tuple[write.Rows, list[write.Product], list[write.TableLookup]]
 """A weight with the nodes that read it."""
 
 
-def _group_by_weight(weights: BlockableWeights) -> list[Group]:
+def _group_by_weight(weights: write.BlockableWeights) -> list[Group]:
     """Return who reads each weight: what several read is packed once."""
-    groups: dict[Rows, Group] = {}
+    groups: dict[write.Rows, Group] = {}
     for product in weights.products:
         groups.setdefault(product.rows, (product.rows, [], []))[1].append(product)
     for table in weights.tables:
@@ -247,7 +239,7 @@ class _Orders:
         self._ranges, self._damping, self._act_order = ranges, damping, act_order
         self._last: tuple[tuple[str, ...], Order | None] = ((), None)
 
-    def find_order(self, products: Sequence[Product]) -> Order | None:
+    def find_order(self, products: Sequence[write.Product]) -> Order | None:
         """Return it from the moments over the inputs of all products that share the weight.
 
         None where there is nothing to go by: a table that is only looked up, or layers in

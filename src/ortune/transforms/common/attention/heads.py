@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, const_array, insert_before, read_attribute
+from ortune.graph.ir.edit import Editor, const_array, insert_before, read_attribute, shape_of
 from ortune.graph.ir.match import find_other_operand, find_producer, read_scalar, scalar_for
-from ortune.graph.ir.spec import shape_of
 
 
 def split_rotation(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
+from ortune.graph.ir.edit import shape_of
 from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
-from ortune.graph.ir.spec import shape_of
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.graph.shapes.named_dims import broadcast_shapes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge
-from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.edit import shape_of
 
 Place = tuple[str, int]
 """An input and an axis of it."""

@@ -12,19 +12,8 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from ortune.core.backend import Backend
-from ortune.graph.ir import prune
-from ortune.graph.ir.edit import Attributes, Editor, note_refusal
-from ortune.graph.ir.match import (
-    find_consumer,
-    find_other_operand,
-    find_producer,
-    is_enclosed,
-    nodes_of,
-    read_scalar,
-    scalar_for,
-)
+from ortune.graph.ir import edit, match, prune
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.shapes.infer import infer_shapes
 
 _DEEPEST = 8
@@ -77,11 +66,11 @@ def factor_product(
         depth: How many nodes deep to go.
     """
     ends = list(stops)
-    constant = read_scalar(value)
+    constant = match.read_scalar(value)
     if constant is not None:
         return FactoredProduct(constant, ())
     whole = FactoredProduct(1.0, (value,))
-    node = find_producer(value, "Mul", "Div", "Pow") if depth and value not in ends else None
+    node = match.find_producer(value, "Mul", "Div", "Pow") if depth and value not in ends else None
     if node is None or len(node.inputs) != 2:
         return whole
     first, second = node.inputs
@@ -90,7 +79,7 @@ def factor_product(
     if node.op_type == "Mul":
         lhs, rhs = (factor_product(v, ends, depth - 1) for v in (first, second))
         return lhs.multiply_by(rhs, node)
-    second_number = read_scalar(second)
+    second_number = match.read_scalar(second)
     if node.op_type == "Div" and second_number:
         return factor_product(first, ends, depth - 1).divide_by(second_number, node)
     if node.op_type == "Div" or second_number not in (2.0, 3.0):
@@ -112,14 +101,14 @@ def follow_products(
     """
     accumulated = FactoredProduct(1.0, ())
     for _ in range(len(factors) + 2):
-        node = find_consumer(value, "Mul", "Div")
-        operand = find_other_operand(node, value) if node is not None else None
+        node = match.find_consumer(value, "Mul", "Div")
+        operand = match.find_other_operand(node, value) if node is not None else None
         if node is None or operand is None or operand is value:
             return None
         if node.op_type == "Mul":
             accumulated = accumulated.multiply_by(factor_product(operand, factors), node)
         else:
-            divisor = read_scalar(operand)
+            divisor = match.read_scalar(operand)
             if not divisor or node.inputs[0] is not value:
                 return None
             accumulated = accumulated.divide_by(divisor, node)
@@ -129,7 +118,7 @@ def follow_products(
     return None
 
 
-Attempt: TypeAlias = Callable[[ir.Model, ir.Node, Editor], int | str]
+Attempt: TypeAlias = Callable[[ir.Model, ir.Node, edit.Editor], int | str]
 """Rewrites around a node: returns how many were, or why it is left alone."""
 
 
@@ -145,12 +134,12 @@ def at_each(model: ir.Model, attempt: Attempt, *ops: str, since: int = 0) -> int
     if model.opset_imports.get("", 0) < since:
         return 0
     infer_shapes(model)
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     count = 0
-    for node in nodes_of(model, *ops):
+    for node in match.nodes_of(model, *ops):
         outcome = attempt(model, node, editor)
         if isinstance(outcome, str):
-            note_refusal(model, node, outcome)
+            edit.note_refusal(model, node, outcome)
         else:
             count += outcome
     if count:
@@ -182,7 +171,7 @@ class Site:
 
 def replace_formula(
     model: ir.Model,
-    editor: Editor,
+    editor: edit.Editor,
     site: Site,
     op: str,
     attributes: Mapping[str, Any] | None = None,
@@ -195,8 +184,8 @@ def replace_formula(
     Only where nothing outside reads a part of it. The first of `outputs` is the result.
     """
     last = site.last
-    if not is_enclosed(site.nodes, last) or last.graph is None:
-        note_refusal(model, last, READ_ELSEWHERE)
+    if not match.is_enclosed(site.nodes, last) or last.graph is None:
+        edit.note_refusal(model, last, READ_ELSEWHERE)
         return 0
     stem = f"{last.name}_{op.lower()}"
     replacement = editor.make_node(
@@ -205,13 +194,13 @@ def replace_formula(
     old, new = last.outputs[0], replacement.outputs[0]
     new.type, new.shape = old.type, old.shape
     last.graph.insert_before(last, replacement)
-    redirect_uses(old, new)
+    edit.redirect_uses(old, new)
     return 1
 
 
 def put_gated(
     model: ir.Model,
-    editor: Editor,
+    editor: edit.Editor,
     site: Site,
     op: str,
     attributes: Mapping[str, Any] | None = None,
@@ -235,12 +224,12 @@ def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
     if x is None or x.dtype is None:
         return False
     if x.dtype not in types:
-        note_refusal(model, site.last, NO_KERNEL)
+        edit.note_refusal(model, site.last, NO_KERNEL)
         return False
     read = {value for node in site.nodes for value in node.inputs if value is not None}
     outer = [value for value in read if value.producer() not in site.nodes and value is not x]
-    if not all(scalar_for(value, x) or read_scalar(value) is None for value in outer):
-        note_refusal(model, site.last, WIDENS)
+    if not all(match.scalar_for(value, x) or match.read_scalar(value) is None for value in outer):
+        edit.note_refusal(model, site.last, WIDENS)
         return False
     return True
 
@@ -248,12 +237,12 @@ def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
 class Chain:
     """Collects nodes in order, in no graph yet, named after what they are made for."""
 
-    def __init__(self, editor: Editor, stem: str) -> None:
+    def __init__(self, editor: edit.Editor, stem: str) -> None:
         self.nodes: list[ir.Node] = []
         self.editor, self._stem = editor, stem
 
     def add(
-        self, op: str, *inputs: ir.Value | None, attributes: Attributes | None = None
+        self, op: str, *inputs: ir.Value | None, attributes: edit.Attributes | None = None
     ) -> ir.Value:
         """Add a node and return its only output."""
         return self.add_multi_output(op, *inputs, attributes=attributes)[0]
@@ -262,7 +251,7 @@ class Chain:
         self,
         op: str,
         *inputs: ir.Value | None,
-        attributes: Attributes | None = None,
+        attributes: edit.Attributes | None = None,
         outputs: int = 1,
     ) -> Sequence[ir.Value]:
         """Add a node and return its outputs."""

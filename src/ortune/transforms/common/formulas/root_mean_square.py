@@ -6,16 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, const_array, const_tensor, discard_constant, note_refusal
-from ortune.graph.ir.match import (
-    find_consumer,
-    find_other_operand,
-    find_producer,
-    read_reduction_axes,
-    read_scalar,
-)
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import is_overridable
+from ortune.graph.ir import edit, match
 from ortune.transforms.common.formulas.formula import NO_KERNEL, Site, replace_formula
 
 
@@ -33,34 +24,38 @@ class Root:
 
 def find_roots(mean: ir.Node) -> Iterator[Root]:
     """Yield what the mean of squares goes into: the root, then its inverse where there is one."""
-    axes = read_reduction_axes(mean)
-    square = find_producer(mean.inputs[0], "Mul", "Pow") if mean.inputs else None
+    axes = match.read_reduction_axes(mean)
+    square = match.find_producer(mean.inputs[0], "Mul", "Pow") if mean.inputs else None
     if axes is None or square is None or not is_square(square):
         return
     d = square.inputs[0]
-    add = find_consumer(mean.outputs[0], "Add", "Sum")
-    epsilon = read_scalar(find_other_operand(add, mean.outputs[0])) if add is not None else None
+    add = match.find_consumer(mean.outputs[0], "Add", "Sum")
+    epsilon = (
+        match.read_scalar(match.find_other_operand(add, mean.outputs[0]))
+        if add is not None
+        else None
+    )
     if add is None or epsilon is None or d is None:
         return
     nodes: tuple[ir.Node, ...] = (square, mean, add)
     total = add.outputs[0]
-    node = find_consumer(total, "Sqrt", "Pow")
+    node = match.find_consumer(total, "Sqrt", "Pow")
     if node is None:
         return
     nodes = (*nodes, node)
     if node.op_type == "Pow":
-        exponent = read_scalar(node.inputs[1]) if node.inputs[0] is total else None
+        exponent = match.read_scalar(node.inputs[1]) if node.inputs[0] is total else None
         if exponent == -0.5:
             yield Root(d, axes, epsilon, True, node.outputs[0], nodes)
         if exponent != 0.5:
             return
     root = node.outputs[0]
     yield Root(d, axes, epsilon, False, root, nodes)
-    inverse = find_consumer(root, "Reciprocal", "Div")
+    inverse = match.find_consumer(root, "Reciprocal", "Div")
     if inverse is None:
         return
     if inverse.op_type == "Reciprocal" or (
-        inverse.inputs[1] is root and read_scalar(inverse.inputs[0]) == 1.0
+        inverse.inputs[1] is root and match.read_scalar(inverse.inputs[0]) == 1.0
     ):
         yield Root(d, axes, epsilon, True, inverse.outputs[0], (*nodes, inverse))
 
@@ -68,14 +63,14 @@ def find_roots(mean: ir.Node) -> Iterator[Root]:
 def is_square(node: ir.Node) -> bool:
     """Say whether a Mul or Pow squares its first operand."""
     if node.op_type == "Pow":
-        return read_scalar(node.inputs[1]) == 2.0
+        return match.read_scalar(node.inputs[1]) == 2.0
     return node.inputs[0] is node.inputs[1]
 
 
 def find_quotient(root: Root, by: ir.Value) -> ir.Node | None:
     """Return the node that makes `by` over the root, when nothing else reads the root."""
-    node = find_consumer(root.value, "Mul" if root.inverse else "Div")
-    if node is None or find_other_operand(node, root.value) is not by:
+    node = match.find_consumer(root.value, "Mul" if root.inverse else "Div")
+    if node is None or match.find_other_operand(node, root.value) is not by:
         return None
     return node if root.inverse or node.inputs[1] is root.value else None
 
@@ -93,21 +88,21 @@ class TrailingAxes:
         Leading ones are allowed in a constant. An axis of unknown size is taken to be as long as
         the weight: were it 1, all would be 0.
         """
-        shape = shape_of(weight)
+        shape = edit.shape_of(weight)
         if weight is None or shape is None or weight.dtype != ir.DataType.FLOAT:
             return False
         extra = len(shape) - len(self.sizes)
         if extra < 0 or any(dim != 1 for dim in shape[:extra]):
             return False
-        fixed = const_tensor(weight) is not None and not is_overridable(weight)
+        fixed = edit.const_tensor(weight) is not None and not edit.is_overridable(weight)
         if extra and (self.rank is None or len(shape) > self.rank or not fixed):
             return False
         pairs = zip(self.sizes, shape[extra:], strict=True)
         return all(dim == s if s else isinstance(dim, int) and dim > 1 for s, dim in pairs)
 
-    def strip_leading_axes(self, weight: ir.Value, editor: Editor) -> ir.Value:
+    def strip_leading_axes(self, weight: ir.Value, editor: edit.Editor) -> ir.Value:
         """Return a weight that fits without its leading ones."""
-        array = const_array(weight)
+        array = edit.const_array(weight)
         if array is None or array.ndim == len(self.sizes):
             return weight
         flat = array.reshape(array.shape[array.ndim - len(self.sizes) :])
@@ -118,7 +113,7 @@ def require_trailing_axes(
     model: ir.Model, mean: ir.Node, x: ir.Value, axes: tuple[int, ...]
 ) -> TrailingAxes | None:
     """Return the axes when these are the last ones of a float32 value, else refuse."""
-    shape, count = shape_of(x), len(axes)
+    shape, count = edit.shape_of(x), len(axes)
     if shape is None:
         rank, trailing = None, sorted(axes) == list(range(-count, 0))
         sizes: tuple[int | None, ...] = (None,) * count
@@ -127,10 +122,10 @@ def require_trailing_axes(
         trailing = {axis % rank for axis in axes} == set(range(rank - count, rank))
         sizes = tuple(dim if isinstance(dim, int) else None for dim in shape[rank - count :])
     if not count or not trailing:
-        note_refusal(model, mean, "the axes are not the last ones")
+        edit.note_refusal(model, mean, "the axes are not the last ones")
         return None
     if x.dtype != ir.DataType.FLOAT:
-        note_refusal(model, mean, NO_KERNEL)
+        edit.note_refusal(model, mean, NO_KERNEL)
         return None
     return TrailingAxes(sizes, rank)
 
@@ -147,11 +142,11 @@ class Deviation:
 
 def match_deviation(root: Root) -> Deviation | None:
     """Return what is squared as a deviation from the mean over the same axes, if it is one."""
-    node = find_producer(root.squared, "Sub")
-    mean = find_producer(node.inputs[1], "ReduceMean") if node is not None else None
+    node = match.find_producer(root.squared, "Sub")
+    mean = match.find_producer(node.inputs[1], "ReduceMean") if node is not None else None
     if node is None or mean is None or mean.inputs[0] is not node.inputs[0]:
         return None
-    x, axes = node.inputs[0], read_reduction_axes(mean)
+    x, axes = node.inputs[0], match.read_reduction_axes(mean)
     if x is None or axes is None or axes != root.axes:
         return None
     return Deviation(x, mean.outputs[0], axes, (node, mean))
@@ -168,12 +163,12 @@ class ScaleAndShift:
 
 def scale_and_shift(node: ir.Node, last: TrailingAxes, *, shifts: bool) -> ScaleAndShift:
     """Return what a node's result is multiplied by, and with `shifts` what is added then."""
-    product = find_consumer(node.outputs[0], "Mul")
-    scale = find_other_operand(product, node.outputs[0]) if product is not None else None
+    product = match.find_consumer(node.outputs[0], "Mul")
+    scale = match.find_other_operand(product, node.outputs[0]) if product is not None else None
     if product is None or not last.accepts_weight(scale):
         return ScaleAndShift(None, None, (node,))
-    total = find_consumer(product.outputs[0], "Add") if shifts else None
-    shift = find_other_operand(total, product.outputs[0]) if total is not None else None
+    total = match.find_consumer(product.outputs[0], "Add") if shifts else None
+    shift = match.find_other_operand(total, product.outputs[0]) if total is not None else None
     if total is None or not last.accepts_weight(shift):
         return ScaleAndShift(scale, None, (node, product))
     return ScaleAndShift(scale, shift, (node, product, total))
@@ -181,7 +176,7 @@ def scale_and_shift(node: ir.Node, last: TrailingAxes, *, shifts: bool) -> Scale
 
 def replace_by_norm(
     model: ir.Model,
-    editor: Editor,
+    editor: edit.Editor,
     op: str,
     x: ir.Value,
     *,
@@ -197,7 +192,7 @@ def replace_by_norm(
     elif len(sizes) == len(last.sizes):
         scale = editor.add_constant("norm_scale", np.ones(sizes, np.float32))
     else:
-        note_refusal(model, end, "there is no scale, and the size of an axis is not known")
+        edit.note_refusal(model, end, "there is no scale, and the size of an axis is not known")
         return 0
     weights = [scale]
     if above.shift is not None:
@@ -207,5 +202,5 @@ def replace_by_norm(
     done = replace_formula(model, editor, site, op, settings)
     if not done:
         for weight in weights:
-            discard_constant(weight)
+            edit.discard_constant(weight)
     return done

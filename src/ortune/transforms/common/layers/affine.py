@@ -10,11 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import Editor, const_tensor, insert_before, read_attribute
-from ortune.graph.ir.replace import redirect_uses, remove_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import is_overridable, read_fixed_array
+from ortune.graph.ir import edit
 from ortune.transforms.common.simplify.constants import LARGE_BYTES
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
@@ -96,17 +92,17 @@ def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
     ``is_test`` before. Before 9, ``spatial`` = 0 normalized every position by itself.
     """
     outputs = [v for v in node.outputs[1:] if v.name]
-    if read_attribute(node, "training_mode", 0) or any(is_read(v) for v in outputs):
+    if edit.read_attribute(node, "training_mode", 0) or any(edit.is_read(v) for v in outputs):
         return "it is in training mode"
-    if (opset < 7 and not read_attribute(node, "is_test", 0)) or (opset < 14 and outputs):
+    if (opset < 7 and not edit.read_attribute(node, "is_test", 0)) or (opset < 14 and outputs):
         return "it is in training mode"
-    if not read_attribute(node, "spatial", 1):
+    if not edit.read_attribute(node, "spatial", 1):
         return "it normalizes every position by itself"
     arrays = [read_fixed_input(node, index) for index in range(1, 5)]
     if any(array is None or array.ndim != 1 for array in arrays):
         return "its statistics are not constant"
     scale, shift, mean, variance = (np.asarray(array).astype(np.float64) for array in arrays)
-    spread = variance + read_attribute(node, "epsilon", 1e-5)
+    spread = variance + edit.read_attribute(node, "epsilon", 1e-5)
     if not (spread > 0).all():
         return "its variance is not positive"
     factor = scale / np.sqrt(spread)
@@ -116,20 +112,20 @@ def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
 def read_fixed_input(node: ir.Node, index: int) -> NDArray[Any] | None:
     """Return the constant at an input that no caller may override; None when there is none."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    return read_fixed_array(value)
+    return edit.read_fixed_array(value)
 
 
 def _by_channel(
     node: ir.Node, value: ir.Value | None, at: ChannelAxis, opset: int
 ) -> NDArray[np.float64] | None:
-    array = read_fixed_array(value)
+    array = edit.read_fixed_array(value)
     if array is None or array.dtype.kind in "iub":
         return None
     shape = array.shape
-    if opset < 7 and read_attribute(node, "axis", None) is not None:
+    if opset < 7 and edit.read_attribute(node, "axis", None) is not None:
         if at.rank is None:
             return None
-        axis = read_attribute(node, "axis", 0) % at.rank
+        axis = edit.read_attribute(node, "axis", 0) % at.rank
         shape = (*shape, *(1,) * (at.rank - axis - len(shape)))
     if at.axis < 0:
         widens = len(shape) > (1 if at.rank is None else at.rank)
@@ -164,7 +160,7 @@ class FoldableLayer:
     @property
     def group(self) -> int:
         """Groups of a convolution; 1 for the others."""
-        return int(read_attribute(self.node, "group", 1)) if self.convolves else 1
+        return int(edit.read_attribute(self.node, "group", 1)) if self.convolves else 1
 
     @property
     def outputs(self) -> int:
@@ -174,7 +170,7 @@ class FoldableLayer:
                 return self.shape[0]
             case "ConvTranspose":
                 return self.shape[1] * self.group
-            case "Gemm" if read_attribute(self.node, "transB", 0):
+            case "Gemm" if edit.read_attribute(self.node, "transB", 0):
                 return self.shape[0]
             case _:
                 return self.shape[1]
@@ -194,14 +190,16 @@ class FoldableLayer:
         if self.node.op_type == "Gemm":
             return ChannelAxis(self.outputs, -1, 2)
         x = self.node.inputs[0]
-        shape = shape_of(x)
+        shape = edit.shape_of(x)
         return ChannelAxis(self.outputs, -1, None if shape is None else len(shape))
 
     @property
     def has_padding(self) -> bool:
         """Whether a convolution reads zeros beside its input."""
-        mode = read_attribute(self.node, "auto_pad", "NOTSET")
-        return mode != "VALID" and (mode != "NOTSET" or any(read_attribute(self.node, "pads", ())))
+        mode = edit.read_attribute(self.node, "auto_pad", "NOTSET")
+        return mode != "VALID" and (
+            mode != "NOTSET" or any(edit.read_attribute(self.node, "pads", ()))
+        )
 
 
 def as_foldable_layer(node: ir.Node | None) -> FoldableLayer | None:
@@ -209,10 +207,10 @@ def as_foldable_layer(node: ir.Node | None) -> FoldableLayer | None:
     if node is None or node.domain or node.op_type not in OPS or len(node.inputs) < 2:
         return None
     weight, bias = [*node.inputs, None][1:3]
-    tensor = const_tensor(weight)
-    if tensor is None or is_overridable(weight) or not tensor.dtype.is_floating_point():
+    tensor = edit.const_tensor(weight)
+    if tensor is None or edit.is_overridable(weight) or not tensor.dtype.is_floating_point():
         return None
-    if bias is not None and (const_tensor(bias) is None or is_overridable(bias)):
+    if bias is not None and (edit.const_tensor(bias) is None or edit.is_overridable(bias)):
         return None
     shape = tuple(int(size) for size in tensor.shape.numpy())
     if len(shape) < 2 or (node.op_type in ("Gemm", "MatMul") and len(shape) != 2):
@@ -230,7 +228,7 @@ def spread_out(at: FoldableLayer, factor: NDArray[np.float64]) -> NDArray[np.flo
             share = factor.reshape(at.group, 1, at.shape[1])
             each = (at.group, at.shape[0] // at.group, at.shape[1])
             return np.broadcast_to(share, each).reshape(at.shape[0], at.shape[1], *taps)
-        case "Gemm" if read_attribute(at.node, "transB", 0):
+        case "Gemm" if edit.read_attribute(at.node, "transB", 0):
             return factor.reshape(-1, 1)
         case _:
             return factor.reshape(1, -1)
@@ -253,7 +251,7 @@ class Absorber:
     done, having changed nothing; None when it is done.
     """
 
-    editor: Editor
+    editor: edit.Editor
     _scaled_weights: dict[tuple[Any, ...], ir.Value] = field(default_factory=dict)
 
     def absorb_output_affine(
@@ -286,9 +284,9 @@ class Absorber:
         name, old = end.outputs[0].name, end.outputs[0]
         if result.shape is None:
             result.shape, result.type = old.shape, result.type or old.type
-        redirect_uses(old, result)
+        edit.redirect_uses(old, result)
         for step in reversed(chain):
-            remove_node(step)
+            edit.remove_node(step)
         # Calibration knows tensors by name: a name that stays must stand for the values it had.
         result.name = name
         return None
@@ -318,7 +316,7 @@ class Absorber:
 
     def _scale_weight(self, at: FoldableLayer, factor: NDArray[np.float64]) -> ir.Value | str:
         value = at.node.inputs[1]
-        tensor = const_tensor(value)
+        tensor = edit.const_tensor(value)
         if value is None or tensor is None:
             return "its weight is not constant"
         if (factor == 1).all():
@@ -339,7 +337,7 @@ class Absorber:
 
     def _compute_output_bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str | None:
         bias = read_fixed_input(at.node, 2)
-        beta = read_attribute(at.node, "beta", 1.0) if at.node.op_type == "Gemm" else 1.0
+        beta = edit.read_attribute(at.node, "beta", 1.0) if at.node.op_type == "Gemm" else 1.0
         if bias is None and not affine.shifts:
             return None
         old = np.zeros(1) if bias is None else beta * bias.astype(np.float64)
@@ -361,18 +359,18 @@ class Absorber:
             node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
 
     def _add_shift(self, at: FoldableLayer, shift: NDArray[np.float64], end: ir.Node) -> ir.Value:
-        tensor = const_tensor(at.node.inputs[1])
+        tensor = edit.const_tensor(at.node.inputs[1])
         dtype = np.float32 if tensor is None else tensor.dtype.numpy()
         bias = self.editor.add_constant(f"{at.node.name}_bias", shift.astype(dtype))
         add = self.editor.make_node("Add", [at.node.outputs[0], bias], name=f"{at.node.name}_add")
-        insert_before(end, add)
+        edit.insert_before(end, add)
         value, old = add.outputs[0], end.outputs[0]
         value.type, value.shape = old.type, old.shape
         return value
 
 
 def _round_bias(at: FoldableLayer, numbers: NDArray[np.float64]) -> NDArray[Any] | str:
-    tensor = const_tensor(at.node.inputs[1])
+    tensor = edit.const_tensor(at.node.inputs[1])
     if tensor is None:
         return "its weight is not constant"
     rounded = numbers.astype(tensor.dtype.numpy())

@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
 from ortune.graph.ir.match import nodes_of
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import only_reader
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.formulas.formula import Chain
-from ortune.transforms.common.layers.affine import (
-    FoldableLayer,
-    as_foldable_layer,
-    read_fixed_input,
-)
+from ortune.transforms.common.layers import affine
 
 _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
@@ -99,8 +92,8 @@ def split_conv_transposes(model: ir.Model, excluded: Collection[ir.Node] = ()) -
 
 
 def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
-    at = as_foldable_layer(node)
-    weight = read_fixed_input(node, 1)
+    at = affine.as_foldable_layer(node)
+    weight = affine.read_fixed_input(node, 1)
     if at is None or weight is None or weight.size == 0:
         return "its weight or bias is not constant"
     axes = _compute_axis_taps(at, opset)
@@ -111,7 +104,7 @@ def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str
     if phase_weight.size > _DENSEST * weight.size:
         return f"it would take {phase_weight.size / weight.size:.2g} times as many multiplications"
     inputs = [node.inputs[0], editor.add_constant(f"{node.inputs[1].name}_phases", phase_weight)]  # type: ignore[union-attr]
-    bias = read_fixed_input(node, 2)
+    bias = affine.read_fixed_input(node, 2)
     if bias is not None:
         each = np.repeat(bias, phases) if at.group > 1 else np.tile(bias, phases)
         inputs.append(editor.add_constant(f"{node.name}_bias_phases", each))
@@ -123,7 +116,7 @@ def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str
     return None
 
 
-def _compute_axis_taps(at: FoldableLayer, opset: int) -> list[Taps] | str:
+def _compute_axis_taps(at: affine.FoldableLayer, opset: int) -> list[Taps] | str:
     """Return the equal convolution axis by axis, or why there is none."""
     node, space = at.node, len(at.shape) - 2
     pad = edit.read_attribute(node, "auto_pad", "NOTSET")
@@ -166,7 +159,7 @@ def _interleave_phases(
 ) -> None:
     """Put DepthToSpace behind; an activation that follows moves in front of it, to the Conv."""
     end, chain = node.outputs[0], [conv]
-    after = only_reader(end)
+    after = edit.only_reader(end)
     stride = int(axes[0].index.shape[0])
     near = after is not None and after.graph is node.graph and not after.domain
     activation = after if near and after is not None and after.op_type in _COMMUTE else None
@@ -230,7 +223,7 @@ def spread_channels_last(model: ir.Model) -> int:
 
 def _spread_depth_to_space(editor: edit.Editor, node: ir.Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
-    shape = shape_of(x)
+    shape = edit.shape_of(x)
     if x is None or not isinstance(node.graph, ir.Graph):
         return "it is in a local function"
     if edit.read_attribute(node, "mode", "DCR") != "DCR":
@@ -254,7 +247,7 @@ def _spread_depth_to_space(editor: edit.Editor, node: ir.Node) -> str | None:
     result, name = chain.add("Transpose", together, attributes={"perm": _TO_FIRST}), y.name
     for added in chain.nodes:
         added.outputs[0].type = x.type
-    replace_node(node, *chain.nodes)
+    edit.replace_node(node, *chain.nodes)
     result.name = name
     return None
 
@@ -289,10 +282,10 @@ def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] =
     editor = edit.Editor(model.graph)
     count = 0
     for node in nodes_of(model, "Conv"):
-        at = as_foldable_layer(node) if node not in excluded else None
+        at = affine.as_foldable_layer(node) if node not in excluded else None
         if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
             continue
-        weight = read_fixed_input(node, 1)
+        weight = affine.read_fixed_input(node, 1)
         if weight is None or (at.shape[1] == 1 and at.shape[0] <= at.group):
             continue
         factors = (f for f in range(2, at.group + 1) if at.group % f == 0)

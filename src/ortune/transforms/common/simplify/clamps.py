@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, read_attribute, walk_nodes
+from ortune.graph.ir.edit import Editor, has_single_use, read_attribute, replace_node, walk_nodes
 from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
-from ortune.graph.ir.replace import replace_node
-from ortune.graph.ir.uses import has_single_use
 
 _FIRST = 12
 """Clip takes integers and its limits as inputs from here on."""

@@ -8,13 +8,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.analysis.facts import count_weight_bytes
-from ortune.graph.ir.edit import Editor, const_array, const_tensor, note_refusal
+from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import FOLDED, evaluate_node
 from ortune.graph.ir.match import nodes_of
-from ortune.graph.ir.replace import redirect_uses
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import list_readers
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify.reshapes import make_copy_target
 
@@ -48,7 +44,7 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
     Args:
         most_bytes: What the weights may become together.
     """
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     opset = model.opset_imports.get("", 0)
     spare = most_bytes - count_weight_bytes(model)
     # Results that are in memory already.
@@ -64,13 +60,15 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
                 continue
             results = _compute_results(node, symbolic_values, opset, room, unread)
             if isinstance(results, str):
-                note_refusal(model, node, results)
+                edit.note_refusal(model, node, results)
                 continue
             if results is None:
                 continue
             growth = sum(array.nbytes for array in results) - _count_freed_bytes(node)
             if growth > max(spare, _NODE_BYTES):
-                note_refusal(model, node, "constants computed in advance would make the file grow")
+                edit.note_refusal(
+                    model, node, "constants computed in advance would make the file grow"
+                )
                 continue
             spare -= growth if growth > _NODE_BYTES else 0
             unread -= _count_input_bytes(node)
@@ -78,7 +76,7 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
             for value, array in zip(node.outputs, results, strict=False):
                 if value.uses() and not value.is_graph_output():
                     ordered = np.asarray(array, order="C")
-                    redirect_uses(value, editor.add_constant(f"{value.name}{_MARK}", ordered))
+                    edit.redirect_uses(value, editor.add_constant(f"{value.name}{_MARK}", ordered))
                     count += 1
     return count
 
@@ -90,7 +88,7 @@ def settle_targets(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     (Expand: keep it), one that is not known as -1 when it is the only one. Such a Reshape refuses
     an empty tensor whose empty dimension is copied.
     """
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     count = 0
     for node in nodes_of(model, "Reshape", "Expand"):
         target = _find_constant_target(node, symbolic_values) if len(node.inputs) > 1 else None
@@ -131,14 +129,14 @@ def _splice_branch(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     for old, end in zip(node.outputs, ends, strict=False):
         new = end.outputs[0]
         new.name, new.type, new.shape = f"{old.name}_taken", old.type, old.shape
-        redirect_uses(old, new)
+        edit.redirect_uses(old, new)
     graph.remove(node, safe=True)
 
 
 def _lift_constant(node: ir.Node, graph: ir.Graph) -> int:
     """Make a Constant node an initializer of its graph: runtimes look for a body's in the body."""
     value = node.outputs[0]
-    tensor = const_tensor(value)
+    tensor = edit.const_tensor(value)
     if tensor is None or value.is_graph_output():
         return 0
     name = value.name
@@ -157,9 +155,9 @@ def _compute_results(
     """Return what a node makes of constants, or why that is not kept though it could be."""
     if node.outputs and all(v in symbolic_values.arrays for v in node.outputs if v.name):
         return [symbolic_values.arrays[value] for value in node.outputs if value.name]
-    tensors = [const_tensor(value) for value in node.inputs]
+    tensors = [edit.const_tensor(value) for value in node.inputs]
     for value, tensor in zip(node.inputs, tensors, strict=True):
-        if value is not None and (tensor is None or is_overridable(value)):
+        if value is not None and (tensor is None or edit.is_overridable(value)):
             return None
     if not node.inputs or not any(value.uses() for value in node.outputs):
         return None
@@ -170,12 +168,14 @@ def _compute_results(
     if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
         return "constants computed from weights would fill memory"
     largest = max(SMALL_BYTES, _count_freed_bytes(node))
-    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset, largest)
+    arrays = evaluate_node(
+        node, [edit.const_array(value) for value in node.inputs], opset, largest
+    )
     return None if arrays is None or sum(a.nbytes for a in arrays) > largest else arrays
 
 
 def _count_input_bytes(node: ir.Node) -> int:
-    tensors = map(const_tensor, node.inputs)
+    tensors = map(edit.const_tensor, node.inputs)
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
@@ -183,7 +183,7 @@ def _count_output_bytes(node: ir.Node) -> int:
     """Return the bytes of the outputs as far as shapes tell."""
     total = 0
     for value in node.outputs:
-        shape = shape_of(value)
+        shape = edit.shape_of(value)
         if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
             total += math.prod(items) * (max(1, value.dtype.bitwidth // 8) if value.dtype else 1)
@@ -194,8 +194,8 @@ def _count_freed_bytes(node: ir.Node) -> int:
     """Return the bytes of the constants that only this node reads."""
     total = 0
     for value in set(node.inputs):
-        tensor = const_tensor(value)
-        if value is not None and tensor is not None and len(list_readers(value, 2)) == 1:
+        tensor = edit.const_tensor(value)
+        if value is not None and tensor is not None and len(edit.list_readers(value, 2)) == 1:
             total += tensor.nbytes
     return total
 
@@ -203,9 +203,9 @@ def _count_freed_bytes(node: ir.Node) -> int:
 def _find_constant_target(node: ir.Node, symbolic_values: SymbolicValues) -> list[int] | None:
     """Return the constant that may stand for the second input, if it is not constant yet."""
     source, second = node.inputs[:2]
-    shape = shape_of(source)
+    shape = edit.shape_of(source)
     to = symbolic_values.read_partial(second)
-    constant = const_tensor(second) is not None or second in symbolic_values.arrays
+    constant = edit.const_tensor(second) is not None or second in symbolic_values.arrays
     if constant or to is None or to.scalar:
         return None
     if node.op_type == "Reshape":

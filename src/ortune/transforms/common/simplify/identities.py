@@ -9,10 +9,6 @@ import onnx_ir as ir
 
 from ortune.graph.ir import edit
 from ortune.graph.ir.match import NOT_NEGATIVE, RANDOM, find_producer
-from ortune.graph.ir.replace import redirect_uses
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.known_values import Item, Partial, SymbolicValues
 from ortune.graph.shapes.named_dims import is_whole_axis, read_slices
 
@@ -94,7 +90,7 @@ def find_equal_input(
         return None
     if any(attr.is_ref() for attr in node.attributes.values()):
         return None
-    if any(is_read(value) for value in node.outputs[1:]):
+    if any(edit.is_read(value) for value in node.outputs[1:]):
         return None
     outcome = rule(node, symbolic_values, opset)
     if isinstance(outcome, ir.Value):
@@ -123,7 +119,7 @@ def _dropout(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool
     if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
         return True
     training = edit.const_array(node.inputs[2])
-    return training is not None and not is_overridable(node.inputs[2]) and not training.any()
+    return training is not None and not edit.is_overridable(node.inputs[2]) and not training.any()
 
 
 def _cast(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
@@ -138,7 +134,7 @@ def _cast_like(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bo
 
 
 def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape = shape_of(node.inputs[0])
+    shape = edit.shape_of(node.inputs[0])
     if opset < 5:
         to: Partial | None = Partial(tuple(edit.read_attribute(node, "shape", ())))
     else:
@@ -154,12 +150,12 @@ def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool
 
 
 def _flatten(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape, axis = shape_of(node.inputs[0]), edit.read_attribute(node, "axis", 1)
+    shape, axis = edit.shape_of(node.inputs[0]), edit.read_attribute(node, "axis", 1)
     return shape is not None and len(shape) == 2 and axis in (1, -1)
 
 
 def _expand(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape, to = shape_of(node.inputs[0]), symbolic_values.read_partial(node.inputs[1])
+    shape, to = edit.shape_of(node.inputs[0]), symbolic_values.read_partial(node.inputs[1])
     if shape is None or to is None or len(to.items) > len(shape):
         return False
     tail = shape[len(shape) - len(to.items) :]
@@ -170,7 +166,7 @@ def _transpose(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bo
     perm = edit.read_attribute(node, "perm", None)
     if perm is not None:
         return list(perm) == list(range(len(perm)))
-    shape = shape_of(node.inputs[0])
+    shape = edit.shape_of(node.inputs[0])
     return shape is not None and len(shape) < 2
 
 
@@ -183,7 +179,7 @@ def _pad(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 
 def _slice(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    shape, slices = shape_of(node.inputs[0]), read_slices(node, symbolic_values, opset)
+    shape, slices = edit.shape_of(node.inputs[0]), read_slices(node, symbolic_values, opset)
     if shape is None or slices is None:
         return False
     whole = (cut.start == 0 and cut.step == 1 for cut in slices)
@@ -200,7 +196,7 @@ def _where(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> ir.Val
         chosen = yes if array.all() else no
     else:
         return None
-    shape, out = (shape_of(v) for v in (chosen, node.outputs[0]))
+    shape, out = (edit.shape_of(v) for v in (chosen, node.outputs[0]))
     return chosen if shape is not None and shape == out and None not in shape else None
 
 
@@ -211,7 +207,7 @@ def _tile(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 def _reduce(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """One number is its own sum, mean, product, maximum and minimum."""
-    shape, axes = shape_of(node.inputs[0]), edit.read_attribute(node, "axes", None)
+    shape, axes = edit.shape_of(node.inputs[0]), edit.read_attribute(node, "axes", None)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         part = symbolic_values.read_partial(node.inputs[1])
         if part is None or not part.whole:
@@ -261,10 +257,10 @@ def _is_neutral(
     node: ir.Node, number: float, value: ir.Value | None, constant: ir.Value | None
 ) -> bool:
     tensor = edit.const_tensor(constant)
-    shape = shape_of(value)
+    shape = edit.shape_of(value)
     if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
         return False
-    if is_overridable(constant) or edit.read_attribute(node, "axis", None) is not None:
+    if edit.is_overridable(constant) or edit.read_attribute(node, "axis", None) is not None:
         return False
     array = edit.const_array(constant)
     kinds = "b" if node.op_type in _LOGICAL else "iuf"
@@ -351,7 +347,7 @@ def _is_zero(value: ir.Value | None) -> bool:
     node = find_producer(value, "ConstantOfShape")
     if node is None:
         tensor = edit.const_tensor(value)
-        small = tensor is not None and tensor.size <= _LONGEST and not is_overridable(value)
+        small = tensor is not None and tensor.size <= _LONGEST and not edit.is_overridable(value)
         return small and tensor is not None and not tensor.numpy().any()
     filled = edit.read_attribute(node, "value", None)
     return filled is None or not filled.numpy().any()
@@ -402,7 +398,7 @@ def _replace_duplicate(node: ir.Node, first: ir.Node) -> bool:
             if new.shape is None:
                 new.shape = old.shape
     for old, new in zip(node.outputs, first.outputs, strict=True):
-        redirect_uses(old, new)
+        edit.redirect_uses(old, new)
     return True
 
 

@@ -7,10 +7,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, read_attribute, walk_nodes
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import find_producer
-from ortune.graph.ir.replace import redirect_uses, remove_node, replace_node
-from ortune.graph.ir.spec import shape_of
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 from ortune.graph.shapes.named_dims import ELEMENTWISE, UNARY, broadcast_shapes, expand_shape
 from ortune.transforms.common.simplify.reshapes import find_added_axes
@@ -52,20 +50,20 @@ class Positions:
     def note_node(self, node: ir.Node) -> None:
         """Note what follows about a node's first output; its inputs are done."""
         rule = _RULES.get(node.op_type) if not node.domain else None
-        if rule is None or not node.outputs or shape_of(value := node.outputs[0]) is None:
+        if rule is None or not node.outputs or edit.shape_of(value := node.outputs[0]) is None:
             return
         index = rule(node, self) if value.dtype == ir.DataType.INT64 else None
         if index is not None and all(
             not isinstance(number, int) or abs(number) < _MOST_TERM
             for number in (index.offset, *index.terms.values())
         ):
-            shape = shape_of(value) or ()
+            shape = edit.shape_of(value) or ()
             kept = {axis: factor for axis, factor in index.terms.items() if shape[axis] != 1}
             self.indices[value] = Index(kept, index.offset)
 
     def read_index(self, value: ir.Value | None) -> Index | None:
         """Return how a tensor follows from positions; None where it does not, or not surely."""
-        if value is None or shape_of(value) is None:
+        if value is None or edit.shape_of(value) is None:
             return None
         array = self.symbolic_values.read_array(value)
         if array is None:
@@ -98,14 +96,14 @@ def _range(node: ir.Node, positions: Positions) -> Index | None:
 
 
 def _cast(node: ir.Node, positions: Positions) -> Index | None:
-    whole = read_attribute(node, "to", 0) == ir.DataType.INT64
+    whole = edit.read_attribute(node, "to", 0) == ir.DataType.INT64
     return positions.read_index(node.inputs[0]) if whole else None
 
 
 def _index_of_reshape(node: ir.Node, positions: Positions) -> Index | None:
     """Axes of size 1 come and go; the others keep their order."""
     index = positions.read_index(node.inputs[0])
-    before, after = (shape_of(v) or (None,) for v in (node.inputs[0], node.outputs[0]))
+    before, after = (edit.shape_of(v) or (None,) for v in (node.inputs[0], node.outputs[0]))
     if index is None or None in before or None in after:
         return None
     before_axes = [axis for axis, dim in enumerate(before) if dim != 1]
@@ -119,8 +117,8 @@ def _index_of_reshape(node: ir.Node, positions: Positions) -> Index | None:
 def _broadcast_index(value: ir.Value | None, node: ir.Node, positions: Positions) -> Index | None:
     """Return an operand's index with the axes of what it is broadcast to."""
     index = positions.read_index(value)
-    before = shape_of(value)
-    after = shape_of(node.outputs[0])
+    before = edit.shape_of(value)
+    after = edit.shape_of(node.outputs[0])
     if index is None or before is None or after is None:
         return None
     more = len(after) - len(before)
@@ -199,10 +197,10 @@ def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     opset = model.opset_imports.get("", 0)
     if opset < _FIRST:
         return 0
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     positions = Positions(symbolic_values)
     count = 0
-    for node in walk_nodes(model):
+    for node in edit.walk_nodes(model):
         if node.domain or node.graph is None:
             continue
         positions.note_node(node)
@@ -228,15 +226,15 @@ def _drop_true_mask(node: ir.Node, positions: Positions) -> int:
 
 def _forward_narrow(node: ir.Node, value: ir.Value | None, symbolic_values: SymbolicValues) -> int:
     """Forward `value`, whose result is only broadcast, where no reader sees the difference."""
-    wide, narrow = shape_of(node.outputs[0]), shape_of(value)
+    wide, narrow = edit.shape_of(node.outputs[0]), edit.shape_of(value)
     if value is None or wide is None or narrow is None or None in wide or None in narrow:
         return 0
     shapes: dict[ir.Value, Sequence[Item]] = {node.outputs[0]: narrow}
     if wide != narrow and not _is_absorbed(node.outputs[0], symbolic_values, shapes):
         return 0
-    if not redirect_uses(node.outputs[0], value):
+    if not edit.redirect_uses(node.outputs[0], value):
         return 0
-    remove_node(node)
+    edit.remove_node(node)
     for changed, shape in shapes.items():
         changed.shape = ir.Shape(shape)
     return 1
@@ -254,7 +252,7 @@ def _is_absorbed(
         for node in dict.fromkeys(user for user, _ in changed.uses()):
             after = _compute_reader_shape(node, changed, symbolic_values, shapes)
             out = node.outputs[0]
-            before = shapes.get(out, shape_of(out)) if after is not None else None
+            before = shapes.get(out, edit.shape_of(out)) if after is not None else None
             if after is None or before is None or None in before or None in after:
                 return False
             if list(after) != list(before):
@@ -280,7 +278,7 @@ def _compute_reader_shape(
         return expand_shape(narrow, to.items) if to is not None else None
     if node.op_type not in ELEMENTWISE:
         return None
-    operands = [shapes.get(v, shape_of(v)) if v is not None else None for v in node.inputs]
+    operands = [shapes.get(v, edit.shape_of(v)) if v is not None else None for v in node.inputs]
     known_shapes = [shape for shape in operands if shape is not None]
     return broadcast_shapes(known_shapes) if len(known_shapes) == len(operands) else None
 
@@ -291,11 +289,16 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
         return _by_axes(node, positions)
     flat = find_producer(node.inputs[0], "Flatten", "Reshape")
     source = flat.inputs[0] if flat is not None else None
-    shape = shape_of(source)
-    if flat is None or shape is None or len(shape) != 2 or read_attribute(node, "axis", 0) != 0:
+    shape = edit.shape_of(source)
+    if (
+        flat is None
+        or shape is None
+        or len(shape) != 2
+        or edit.read_attribute(node, "axis", 0) != 0
+    ):
         return None
     if flat.op_type == "Flatten":
-        row = read_attribute(flat, "axis", 1) == 2
+        row = edit.read_attribute(flat, "axis", 1) == 2
     else:
         to = positions.symbolic_values.read_partial([*flat.inputs, None][1])
         row = to is not None and to.items == (-1,)
@@ -317,17 +320,17 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
 
 def _by_axes(node: ir.Node, positions: Positions) -> ir.Value | None:
     source, joined = node.inputs[0], find_producer(node.inputs[1], "Concat")
-    shape = shape_of(source)
-    at = shape_of(node.inputs[1])
+    shape = edit.shape_of(source)
+    at = edit.shape_of(node.inputs[1])
     if source is None or joined is None or shape is None or at is None:
         return None
-    last = read_attribute(joined, "axis", 0) in (-1, len(at) - 1)
-    if not last or len(joined.inputs) != len(shape) or read_attribute(node, "batch_dims", 0):
+    last = edit.read_attribute(joined, "axis", 0) in (-1, len(at) - 1)
+    if not last or len(joined.inputs) != len(shape) or edit.read_attribute(node, "batch_dims", 0):
         return None
     axes = []
     for dim, value in enumerate(joined.inputs):
         index = positions.read_index(value)
-        part = shape_of(value)
+        part = edit.shape_of(value)
         if index is None or part is None or part[-1] != 1:
             return None
         if index == Index() and shape[dim] == 1:
@@ -342,7 +345,7 @@ def _in_order(
     axes: Sequence[tuple[int, int]], shape: Sequence[Item], indices: ir.Value | None
 ) -> bool:
     """Say whether the positions run over all of the tensor, axis after axis, and nothing else."""
-    out = shape_of(indices)
+    out = edit.shape_of(indices)
     if out is None or None in out:
         return False
     places = [place for _, place in axes]
@@ -355,9 +358,9 @@ def _in_order(
     return all(shape[d] == 1 for d in remaining_dims) and all(out[place] == 1 for place in alone)
 
 
-def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
+def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: edit.Editor, opset: int) -> int:
     """Put an Unsqueeze in the place of a Gather that keeps all numbers in order."""
-    axes = find_added_axes(shape_of(source), shape_of(node.outputs[0]))
+    axes = find_added_axes(edit.shape_of(source), edit.shape_of(node.outputs[0]))
     if axes is None or node.graph is None:
         return 0
     if opset < 13:
@@ -367,7 +370,7 @@ def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: Editor, opset
     else:
         constant = editor.add_constant(f"{node.name}_axes", np.array(axes, np.int64))
         unsqueeze = editor.make_node("Unsqueeze", [source, constant], name=f"{node.name}_view")
-    return int(replace_node(node, unsqueeze))
+    return int(edit.replace_node(node, unsqueeze))
 
 
 _SHAPE_PARTS_OPSET = 15
@@ -386,9 +389,9 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """
     if model.opset_imports.get("", 0) < _SHAPE_PARTS_OPSET:
         return 0
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     count = 0
-    for node in walk_nodes(model):
+    for node in edit.walk_nodes(model):
         if node.domain or node.op_type not in _PASSING or node.graph is None:
             continue
         value = node.outputs[0]
@@ -396,7 +399,7 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
         if part is None or part.scalar or value in symbolic_values.arrays or not part.items:
             continue
         source = _find_measured(node)
-        shape = shape_of(source)
+        shape = edit.shape_of(source)
         if source is None or shape is None or None in part.items:
             continue
         size = len(part.items)
@@ -406,7 +409,7 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
             shape_node = editor.make_node("Shape", [source], limits, name=f"{node.name}_length")
             shape_node.outputs[0].type, shape_node.outputs[0].shape = value.type, value.shape
             node.graph.insert_before(node, shape_node)
-            count += redirect_uses(value, shape_node.outputs[0])
+            count += edit.redirect_uses(value, shape_node.outputs[0])
     return count
 
 

@@ -5,12 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, const_array, read_attribute, walk_nodes
+from ortune.graph.ir import edit
 from ortune.graph.ir.match import find_producer
-from ortune.graph.ir.replace import redirect_uses, remove_node, replace_node
-from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import list_readers
-from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -28,10 +24,10 @@ def merge_pairs(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     Two Squeeze or two Unsqueeze become one. Two others of RESHAPES become one Reshape where the
     shape behind them can be written with at most one size that is only known in a run.
     """
-    editor = Editor(model.graph)
+    editor = edit.Editor(model.graph)
     opset = model.opset_imports.get("", 0)
     count = 0
-    for node in walk_nodes(model):
+    for node in edit.walk_nodes(model):
         if node.domain or node.graph is None or not node.inputs:
             continue
         if node.op_type == "Transpose":
@@ -55,32 +51,32 @@ def _merge_transposes(node: ir.Node) -> int:
 
 def permutation(node: ir.Node) -> tuple[int, ...] | None:
     """Return a Transpose's order of axes; the default, all backwards, needs the rank."""
-    perm = read_attribute(node, "perm", None)
+    perm = edit.read_attribute(node, "perm", None)
     if perm is not None:
         return tuple(perm)
     source = node.inputs[0]
-    shape = shape_of(source)
+    shape = edit.shape_of(source)
     return tuple(reversed(range(len(shape)))) if shape is not None else None
 
 
 def _merge_reshapes(
-    node: ir.Node, symbolic_values: SymbolicValues, editor: Editor, opset: int
+    node: ir.Node, symbolic_values: SymbolicValues, editor: edit.Editor, opset: int
 ) -> int:
     before = find_producer(node.inputs[0], *RESHAPES)
     source = before.inputs[0] if before is not None else None
     if before is None or source is None:
         return 0
-    input_shape, output_shape = shape_of(source), shape_of(node.outputs[0])
+    input_shape, output_shape = edit.shape_of(source), edit.shape_of(node.outputs[0])
     same = input_shape is not None and input_shape == output_shape and None not in input_shape
     if same or _undoes(node, before, symbolic_values):
-        if not redirect_uses(node.outputs[0], source):
+        if not edit.redirect_uses(node.outputs[0], source):
             return 0
-        remove_node(node)
+        edit.remove_node(node)
         return 1
     if node.op_type == "Reshape" and _forgets(node):
         node.replace_input_with(0, source)
         return 1
-    if len(list_readers(before.outputs[0], 2)) > 1 or before.outputs[0].is_graph_output():
+    if len(edit.list_readers(before.outputs[0], 2)) > 1 or before.outputs[0].is_graph_output():
         return 0
     return _merge_axes(node, before, symbolic_values, editor) or (
         _merge_into_reshape(node, source, editor, opset) if opset >= 5 else 0
@@ -90,7 +86,7 @@ def _merge_reshapes(
 def _undoes(node: ir.Node, before: ir.Node, symbolic_values: SymbolicValues) -> bool:
     if {node.op_type, before.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
-    shape = shape_of(before.inputs[0])
+    shape = edit.shape_of(before.inputs[0])
     rank = len(shape) if shape is not None else None
     first, second = _read_axes(before, symbolic_values), _read_axes(node, symbolic_values)
     if first is None or second is None:
@@ -106,15 +102,15 @@ def _undoes(node: ir.Node, before: ir.Node, symbolic_values: SymbolicValues) -> 
 def _forgets(node: ir.Node) -> bool:
     """Say whether the target is constant and copies no dimension of the tensor before."""
     second = node.inputs[1] if len(node.inputs) > 1 else None
-    to = const_array(second)
-    if to is None or is_overridable(second):
+    to = edit.const_array(second)
+    if to is None or edit.is_overridable(second):
         return False
-    return bool(read_attribute(node, "allowzero", 0)) or not (to == 0).any()
+    return bool(edit.read_attribute(node, "allowzero", 0)) or not (to == 0).any()
 
 
 def _read_axes(node: ir.Node, symbolic_values: SymbolicValues) -> Sequence[int] | None:
     """Return what a Squeeze or Unsqueeze names; None where it names nothing constant."""
-    axes = read_attribute(node, "axes", None)
+    axes = edit.read_attribute(node, "axes", None)
     if axes is not None:
         return tuple(axes)
     part = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -124,12 +120,12 @@ def _read_axes(node: ir.Node, symbolic_values: SymbolicValues) -> Sequence[int] 
 
 
 def _merge_axes(
-    node: ir.Node, before: ir.Node, symbolic_values: SymbolicValues, editor: Editor
+    node: ir.Node, before: ir.Node, symbolic_values: SymbolicValues, editor: edit.Editor
 ) -> int:
     """One Unsqueeze does what two did, and one Squeeze."""
     if node.op_type != before.op_type or node.op_type not in ("Squeeze", "Unsqueeze"):
         return 0
-    outer, inner = (shape_of(v) for v in (node.outputs[0], before.inputs[0]))
+    outer, inner = (edit.shape_of(v) for v in (node.outputs[0], before.inputs[0]))
     before_axes, node_axes = _read_axes(before, symbolic_values), _read_axes(node, symbolic_values)
     if outer is None or inner is None or before.inputs[0] is None:
         return 0
@@ -153,17 +149,20 @@ def _merge_axes(
     return 1
 
 
-def _merge_into_reshape(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
+def _merge_into_reshape(node: ir.Node, source: ir.Value, editor: edit.Editor, opset: int) -> int:
     """Write the shape behind both: as axes added, or by copying sizes that have only a name."""
-    op, numbers = "Reshape", plain_target(shape_of(source), shape_of(node.outputs[0]))
+    op, numbers = "Reshape", plain_target(edit.shape_of(source), edit.shape_of(node.outputs[0]))
     if numbers is None and opset >= 13:
-        op, numbers = "Unsqueeze", find_added_axes(shape_of(source), shape_of(node.outputs[0]))
+        op, numbers = (
+            "Unsqueeze",
+            find_added_axes(edit.shape_of(source), edit.shape_of(node.outputs[0])),
+        )
     if numbers is None:
         return 0
     constant = editor.add_constant(f"{node.name}_to", np.array(numbers, np.int64))
     reshape = editor.make_node(op, [source, constant], name=f"{node.name}_{op.lower()}")
     reshape.outputs[0].type = source.type
-    return int(replace_node(node, reshape))
+    return int(edit.replace_node(node, reshape))
 
 
 def plain_target(
