@@ -1,4 +1,4 @@
-"""Read and edit an onnx_ir graph: constants, readers, shapes, new nodes, one value for another."""
+"""Read and edit an onnx_ir graph: constants, readers, shapes, new nodes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
