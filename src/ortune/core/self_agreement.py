@@ -20,7 +20,8 @@ class SelfAgreement:
     level: GraphLevel | None = None
     # Between the answers with and without optimizers; None where it does not run.
     decibels: float | None = None
-    failure: str = ""  # why it does not load or run with them; empty where it does
+    # Why it does not load or run: with them where `disable` or `level` helps, else at all.
+    failure: str = ""
 
     def describe(
         self, model: str, backend: Backend, ignored: Collection[str] | None = None

@@ -31,7 +31,8 @@ def compare_with_itself(
 ) -> SelfAgreement:
     """Run a model on the first samples twice, with no optimizer, and then as a backend does.
 
-    A backend that is no CPU has no optimizers to leave out: only chance is looked for.
+    A backend that is no CPU has no optimizers to leave out: only chance is looked for. Of a model
+    that does not run without optimizers either, only ``failure`` is known.
 
     Args:
         stream: Samples of its inputs.
@@ -56,7 +57,7 @@ def compare_with_itself(
         except WorkerFailed as error:
             if error.interruption not in (Interruption.TIME, Interruption.BUSY):
                 error.demand_verdict()
-            return SelfAgreement()
+            return SelfAgreement(failure=error.failure.reason)
     disable = answer["disable"]
     return SelfAgreement(
         random=tuple(answer["random"]),

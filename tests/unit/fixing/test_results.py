@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import ortune as ot
-from ortune.analysis.conversion import convert
 from ortune.analysis.profiling import profile
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.load import load_engine
@@ -27,7 +26,7 @@ from ortune.core.step import Recipe
 from ortune.core.trial import Plan
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.job import MAIN, Failure
+from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.search import optimize
 from ortune.search.experiment.ledger import Ledger
@@ -144,14 +143,14 @@ def two_texts_for_a_model_that_takes_one(room: Room) -> Iterator[Pair]:
 @follow("analysis/conversion/convert:_check_loading", "--opt-level", "--precision")
 def a_result_that_does_not_load(room: Room) -> Iterator[Pair]:
     """No kernel for float16 is there."""
-    real = convert.ask_once
+    real = Worker.__init__
 
-    def ask(job: Any) -> object:
-        if "float16" in read_facts(file.load(job.models[MAIN])).precisions:
-            raise WorkerFailed(Failure("no kernel", ""), cast(Worker, None))
-        return real(job)
+    def start(worker: Worker, job: WorkerJob, **settings: Any) -> None:
+        if job.models and "float16" in read_facts(file.load(job.models[MAIN])).precisions:
+            raise WorkerFailed(Failure("no kernel", ""), worker)
+        real(worker, job, **settings)
 
-    room.patch.setattr(convert, "ask_once", ask)
+    room.patch.setattr(Worker, "__init__", start)
     with prepare(room.folder, "M NEW") as places:
         yield (
             lambda: demand("convert M NEW --precision fp16", places),

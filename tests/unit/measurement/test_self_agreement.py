@@ -86,10 +86,11 @@ def test_a_model_that_draws_random_numbers_is_said_to(
     assert agreement.describe("m.onnx", Cpu(), ("y",)) == ""
 
 
-def test_a_model_that_does_not_run_says_nothing(tmp_path: Path) -> None:
+def test_of_a_model_that_does_not_run_only_the_reason_is_known(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[2] y) {'
     agreement, _ = compared(saved(text + " y = own.odd(x) }", tmp_path))
-    assert agreement == SelfAgreement()
+    assert agreement == SelfAgreement(failure=agreement.failure)
+    assert "own:odd" in agreement.failure
 
 
 @pytest.mark.parametrize("case", wrong_models.UNLOADABLE | wrong_models.FAILING)

@@ -13,7 +13,8 @@ from ortune.analysis.benchmark import bench
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Convert
-from ortune.analysis.verification.verify import verify
+from ortune.analysis.verification.requests import Verify
+from ortune.analysis.verification.verify import compare_models
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.session import UNLOADED
 from ortune.core import wording
@@ -141,8 +142,7 @@ def check_result(
         if lacking := query_capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
         backend = backend.leave_out(data.agreement.disable, data.agreement.level)
-        _check_loading(request, path, folder, backend)
-        scores = _score_result(Path(request.model), path, data, backend)
+        scores = _score_result(request, path, data, folder, backend)
     except OrtuneError as error:
         if request.target == "cpu" and backend.name() == "cpu":
             raise
@@ -246,17 +246,29 @@ def _find_load_failure(path: Path, folder: Path, backend: Backend) -> Failure | 
 
 
 def _score_result(
-    model: Path, path: Path, data: steps.ConversionData, backend: Backend
+    request: Convert, path: Path, data: steps.ConversionData, folder: Path, backend: Backend
 ) -> list[dict[str, object]]:
-    """Score the result against the source on a few samples, by outputs that no run changes."""
-    random = data.agreement.random
+    """Load the result and score it on a few samples, by outputs that no run changes."""
+    model, random = Path(request.model), data.agreement.random
     outputs = {spec.name for spec in read_facts(file.load(model)).outputs}
     if data.feeds is None or not outputs - set(random):
+        _check_loading(request, path, folder, backend)
         return []
     stream = Stream(data.feeds.stream)
-    verification = verify(
-        model, path, data=lambda: islice(stream, SAMPLES), on=str(backend), ignore_output=random
-    )
+    try:
+        verification = compare_models(
+            Verify(
+                model,
+                path,
+                data=lambda: islice(stream, SAMPLES),
+                on=str(backend),
+                ignore_output=random,
+            ),
+            data.agreement,
+        )
+    except OrtuneError:
+        _check_loading(request, path, folder, backend)
+        raise
     return [
         {"metric": score.metric, "value": score.value, "samples": score.samples}
         for score in verification.scores

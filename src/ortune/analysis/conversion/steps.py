@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ortune.backends.cpu import Cpu
@@ -25,7 +25,6 @@ from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, ask_once, single_model_job
 from ortune.measurement.rolled import StatefulModel
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.quantizers.calibration import ranges_file
@@ -75,13 +74,7 @@ class ConversionInputs:
             saved_ranges, notes = ranges_file.load_ranges(self.ranges_from, self.model)
             for text in notes:
                 sink(Note(text, warning=True))
-        feeds = self._load_samples(folder, sink)
-        agreement = SelfAgreement()
-        if feeds is not None and compare.describe_memory_lack(self.model) is None:
-            facts, backend = read_facts(file.load(self.model)), Cpu(custom_ops=self.custom_ops)
-            agreement = compare_with_itself(self.model, facts, feeds.stream, backend)
-            if text := agreement.describe(self.model.name, backend):
-                sink(Note(text, warning=True))
+        feeds, agreement = self._load_samples(folder, sink)
         if self.augmentations:
             if feeds is None or feeds.synthetic:
                 raise BadData(
@@ -92,8 +85,11 @@ class ConversionInputs:
                 sink(Note(text))
         return ConversionData(feeds, saved_ranges, agreement)
 
-    def _load_samples(self, folder: Path, sink: Sink) -> Feeds | None:
-        """Return the samples; None where made-up ones do not run and none of theirs was asked."""
+    def _load_samples(self, folder: Path, sink: Sink) -> tuple[Feeds | None, SelfAgreement]:
+        """Return the samples and whether the model agrees with itself on them.
+
+        No samples where made-up ones do not run and nothing was said about them.
+        """
         model, shapes, ranges = self.model, self.shapes, self.ranges
         facts = read_facts(file.load(model))
         try:
@@ -118,29 +114,39 @@ class ConversionInputs:
                     count=_MADE_UP,
                     settings=hub.find_folder(model),
                 )
-            if feeds.synthetic:
-                _try_samples(model, feeds, folder, self.custom_ops)
+            agreement = _try_samples(model, facts, feeds, self.custom_ops)
         except OrtuneError as error:
             if self.data is not None or shapes or ranges:
                 raise
             sink(Note(f"outputs are not compared: {summarize_error(error.what)}", warning=True))
-            return None
-        for text in feeds.notes:
-            sink(Note(text))
-        return feeds
+            return None, SelfAgreement()
+        notes = [Note(text) for text in feeds.notes]
+        if text := agreement.describe(model.name, Cpu(custom_ops=self.custom_ops)):
+            notes.append(Note(text, warning=True))
+        for note in notes:
+            sink(note)
+        return feeds, agreement
 
 
-def _try_samples(model: Path, feeds: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
-    """Run the model once on made-up samples, and refuse them where it does not take them."""
-    backend = Cpu(level="disabled", custom_ops=custom_ops)
-    job = single_model_job(model, backend, feeds.stream, folder, "try")
-    try:
-        ask_once(job, ("first", {}))
-    except WorkerFailed as error:
+def _try_samples(
+    model: Path, facts: Facts, feeds: Feeds, custom_ops: tuple[str, ...]
+) -> SelfAgreement:
+    """Compare the model with itself on its samples, and refuse made-up ones that it does not take.
+
+    Where memory is short it runs without optimizers alone, and only to try made-up samples.
+    """
+    backend = Cpu(custom_ops=custom_ops)
+    if compare.describe_memory_lack(model) is not None:
+        if not feeds.synthetic:
+            return SelfAgreement()
+        backend = replace(backend, level="disabled")
+    agreement = compare_with_itself(model, facts, feeds.stream, backend)
+    if feeds.synthetic and agreement.failure and not (agreement.disable or agreement.level):
         raise BadData(
-            f"{model.name} does not run on made-up samples: {error.failure.reason}",
+            f"{model.name} does not run on made-up samples: {agreement.failure}",
             fix="give --data, or --shape and --range of its inputs",
-        ) from None
+        )
+    return agreement
 
 
 CALIBRATED = ("fp16", "bf16", "fp8", "int8", "int4")

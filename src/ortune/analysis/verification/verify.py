@@ -21,6 +21,7 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.session import Tensors
 from ortune.core.step import Recipe
 from ortune.core.study import SampleScores
@@ -119,6 +120,11 @@ class Comparison(TableResult):
 
 def run(request: Verify) -> Comparison:
     """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
+    return compare_models(request)
+
+
+def compare_models(request: Verify, agreement: SelfAgreement | None = None) -> Comparison:
+    """Do what `run` does, of a reference that has been compared with itself before or has not."""
     _check_bisection(request)
     find_interpreter(request.environment)
     budget = request.read_budget()
@@ -152,6 +158,7 @@ def run(request: Verify) -> Comparison:
         shapes=request.shapes,
         ranges=request.ranges,
         time=3600.0,
+        agreement=agreement,
     )
     with open_temporary_folder() as folder:
         report = Path(folder) / "saturated.json"

@@ -45,6 +45,7 @@ class Experiment:
         ignored: Outputs that the budget does not read and that need not be watched.
         time: Seconds; it limits how many samples are scored too.
         memory_limit: Bytes that each process may take.
+        agreement: Whether the originals agree with themselves; None to find out.
 
     Raises:
         BadSettings: What is of samples is given without any, or samples for several models.
@@ -69,6 +70,7 @@ class Experiment:
     memory_limit: int | None = None
     verbose: bool = False
     environment: str = HERE
+    agreement: SelfAgreement | None = None
 
     def __post_init__(self) -> None:
         if self.data is None and (self.calibration or self.labels):
@@ -90,7 +92,8 @@ class Experiment:
 
     def leave_out(self, agreement: SelfAgreement) -> Self:
         """Return the same experiment without the optimizers that make its original wrong."""
-        return replace(self, baseline=self.baseline.leave_out(agreement.disable, agreement.level))
+        baseline = self.baseline.leave_out(agreement.disable, agreement.level)
+        return replace(self, baseline=baseline, agreement=agreement)
 
     def digest_code(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""

@@ -64,7 +64,7 @@ def prepare_context(
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
     """
     models, header = experiment.models, read_header(root)
-    if header is not None:
+    if header is not None:  # a run that goes on keeps what it began with
         experiment = experiment.leave_out(header.agreement)
         requested_job = replace(header.job, wanted=goal, **_job_settings(experiment, on))
         if experiment.budget is not None and not experiment.evaluate:
@@ -72,13 +72,15 @@ def prepare_context(
         _refuse_changes(root, describe_difference(header.job, requested_job))
     facts = {n: model_facts.read_facts(file.load(path), read=True) for n, path in models.items()}
     feeding = _read_feeding(experiment, facts, root, header, sink).move_to(root / "data")
-    agreement, experiment = _judge_agreement(experiment, facts, feeding, header, sink)
+    agreement = experiment.agreement or _judge_agreement(experiment, facts, feeding, sink)
+    experiment = experiment.leave_out(agreement)
     baseline, deadlines, timeout_s = _measure_original(
         experiment, root, feeding, finalists, header, sink, agreement=agreement
     )
     _keep_side_files(experiment, root)
-    altered = root / "data" / "altered"
-    feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
+    feeding = baseline.feeding.with_augmentations(
+        experiment.augmentations, root / "data" / "altered", sink
+    )
     _announce_baseline(baseline, sink)
     job = Job(
         model=", ".join(map(str, models.values())),
@@ -98,8 +100,8 @@ def prepare_context(
         paths = {name: str(path.absolute()) for name, path in models.items()}
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        about = replace(about, doubt=baseline.doubt, agreement=agreement)
-        write_header(root, replace(about, seconds=experiment.time))
+        about = replace(about, doubt=baseline.doubt, agreement=agreement, seconds=experiment.time)
+        write_header(root, about)
     return Context(
         root=root,
         job=job,
@@ -123,21 +125,12 @@ def prepare_context(
 
 
 def _judge_agreement(
-    experiment: Experiment,
-    facts: Mapping[str, Facts],
-    feeding: Feeding,
-    header: Header | None,
-    sink: Sink,
-) -> tuple[SelfAgreement, Experiment]:
-    """Compare every original with itself; what one needs left out is left out for all.
-
-    A run that goes on keeps what it began with.
-    """
-    if header is not None:
-        return header.agreement, experiment
+    experiment: Experiment, facts: Mapping[str, Facts], feeding: Feeding, sink: Sink
+) -> SelfAgreement:
+    """Compare every original with itself; what one needs left out is left out for all."""
     sink(Progress("comparing the original with itself"))
     limit_s = max(_RUNS_S, experiment.time)
-    agreement = join_agreements(
+    return join_agreements(
         [
             compare_with_itself(
                 *(path, facts[name], feeding.streams[name], experiment.baseline, limit_s),
@@ -146,7 +139,6 @@ def _judge_agreement(
             for name, path in experiment.models.items()
         ]
     )
-    return agreement, experiment.leave_out(agreement)
 
 
 def _announce_baseline(baseline: BaselineData, sink: Sink) -> None:
