@@ -1,7 +1,5 @@
 """Apply steps to a model, in the order given, each checked."""
 
-from __future__ import annotations
-
 from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command, run_before_notes

@@ -1,7 +1,5 @@
 """Compare saved runs of bench and loadtest, row by row."""
 
-from __future__ import annotations
-
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result

@@ -1,7 +1,5 @@
 """Convert a model to a given precision, and check it."""
 
-from __future__ import annotations
-
 from ortune.analysis.conversion.requests import Convert
 from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import format_size, print_result, print_table

@@ -1,7 +1,5 @@
 """Explain why a search chose its winner."""
 
-from __future__ import annotations
-
 from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.cli.terminal.output import print_parts, print_result
 from ortune.reporting.explanation.requests import Explain

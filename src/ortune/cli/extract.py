@@ -1,7 +1,5 @@
 """Cut a part of a model out, with its real inputs."""
 
-from __future__ import annotations
-
 from ortune.analysis.verification.requests import Extract
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import format_size, print_result, print_specs, print_text

@@ -4,8 +4,6 @@ Exit codes: 0 done, 1 the honest answer is no, 2 bad input or a missing part, 3 
 partial result.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Show where the time of a run goes, node by node."""
 
-from __future__ import annotations
-
 from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_text
 from ortune.core import wording

@@ -1,7 +1,5 @@
 """Check whether a bundle's outputs and speed are still as packed."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated

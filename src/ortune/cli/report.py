@@ -1,7 +1,5 @@
 """Write a run's report, or two runs compared, as one offline page."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Serve models over HTTP and gRPC, by the v2 protocol."""
 
-from __future__ import annotations
-
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_text

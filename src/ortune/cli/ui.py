@@ -1,7 +1,5 @@
 """Watch searches in a browser, and pack their plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path

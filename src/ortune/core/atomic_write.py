@@ -4,8 +4,6 @@ What a person was promised outlives a loss of power: the bytes are on disk befor
 name after it. What can be made again (``durable=False``) is only whole for other processes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Augmentations: altered copies of calibration samples, never of those that are scored."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The accuracy budget: the worst score a variant may have."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace

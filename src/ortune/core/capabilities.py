@@ -1,7 +1,5 @@
 """What an environment offers a backend: answered by a worker that runs there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias

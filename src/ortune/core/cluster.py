@@ -1,7 +1,5 @@
 """Ray, on which ortune runs where one machine is not enough (extra `ray`)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Errors a user can act on. Anything else that escapes is a bug, told in two lines as well."""
 
-from __future__ import annotations
-
 import enum
 import errno
 import os

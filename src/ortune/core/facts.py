@@ -1,7 +1,5 @@
 """What a model is made of, known without running it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

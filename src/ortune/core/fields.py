@@ -1,7 +1,5 @@
 """Kinds of request fields: how each is given in Python, on the command line and in a file."""
 
-from __future__ import annotations
-
 import math
 import re
 from abc import abstractmethod

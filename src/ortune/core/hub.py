@@ -3,8 +3,6 @@
 Settings are read as JSON and nothing else: no code of a folder is run, and nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Mapping

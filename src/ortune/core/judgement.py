@@ -1,7 +1,5 @@
 """What a measured plan came to: by its time and its scores, under a budget or a step of one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

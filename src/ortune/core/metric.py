@@ -1,7 +1,5 @@
 """Metrics: a variant's outputs against labels or against the baseline's outputs."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

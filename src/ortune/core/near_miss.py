@@ -1,7 +1,5 @@
 """The fastest plan that misses the accuracy budget by little, and the budget that admits it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Observers: how a tensor's range is read off calibration data, one batch at a time."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Files and folders that may be written."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

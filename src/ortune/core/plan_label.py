@@ -1,7 +1,5 @@
 """Short labels of plans for people: only what differs from the baseline, no code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace

@@ -5,8 +5,6 @@ beside a model would run in every process that imports NumPy. This is the one pl
 Python; `tools/layout` refuses another.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Read what a person spells: a step of either kind, a workload with its batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ortune.core.errors import BadSettings, UnknownPlugin, find_nearest

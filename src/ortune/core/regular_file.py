@@ -1,7 +1,5 @@
 """Files of others: opened where they are regular, read up to a bound."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """What a verb is asked: one frozen dataclass, of which signature, options and help are made."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """What quantizers are to each other: found by the role that they declare, never by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import TypeVar

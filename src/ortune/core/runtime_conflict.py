@@ -1,7 +1,5 @@
 """Which distributions of onnxruntime are installed, and what is wrong with several."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Mapping, Sequence

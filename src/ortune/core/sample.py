@@ -1,7 +1,5 @@
 """Samples: real models with labelled data that the demo and the tests run on."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Report sections turn a study into blocks; writers turn blocks into a format."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a model agrees with itself: from run to run, and without the runtime's optimizers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

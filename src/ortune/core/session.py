@@ -1,7 +1,5 @@
 """A loaded model, as a backend gives it, and what its runtime records of its runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

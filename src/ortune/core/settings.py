@@ -1,7 +1,5 @@
 """A request as a settings file, and back."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Locks, processes and limits of the operating system, and what is done where it lacks one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Temporary folders; those of killed processes are removed by the next that makes one."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -1,7 +1,5 @@
 """Cosine similarity with the baseline's outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

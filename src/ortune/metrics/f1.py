@@ -1,7 +1,5 @@
 """F1 of a classifier, of texts or of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The user's own metric: a function of expected outputs, actual outputs and label."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

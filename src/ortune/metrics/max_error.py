@@ -1,7 +1,5 @@
 """The largest difference to the baseline's outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The output that differs most from the baseline's, each by what it is, in decibels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Perplexity of a model that predicts tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

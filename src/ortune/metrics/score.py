@@ -1,7 +1,5 @@
 """The score of an ``--evaluate`` function, which runs the model itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

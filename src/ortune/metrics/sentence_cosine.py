@@ -1,7 +1,5 @@
 """Cosine similarity of sentences' vectors with the baseline's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Signal to noise ratio of the outputs, the baseline's being the signal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

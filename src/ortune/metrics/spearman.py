@@ -1,7 +1,5 @@
 """Spearman's rank correlation of the model's similarities or numbers with scores of people."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Top-1 accuracy against labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

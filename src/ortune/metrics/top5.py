@@ -1,7 +1,5 @@
 """Top-5 accuracy against labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Profiles that were written into a run's folder, as parts of its report."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

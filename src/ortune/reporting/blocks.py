@@ -1,7 +1,5 @@
 """What every writer starts from: the sections' blocks in order, and questions about them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

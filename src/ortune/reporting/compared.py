@@ -1,7 +1,5 @@
 """Two runs on one page: what each came to, and the plans that both tried."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a search ends with on a terminal: the answer in some seventeen lines that never wrap."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A report as one HTML file that asks nothing of the network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

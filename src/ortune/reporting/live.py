@@ -5,8 +5,6 @@ the token in the address gets nothing, and neither does a page of another origin
 was made to point to this machine.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import math

@@ -1,7 +1,5 @@
 """A report as Markdown, for an issue or a pull request."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

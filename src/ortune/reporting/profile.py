@@ -1,7 +1,5 @@
 """A profile as blocks: where the time goes, what limits it, and what to do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ortune.analysis.profiling.roofline import Bound, KernelRoofline, sum_time_by_bound, verdicts

@@ -1,7 +1,5 @@
 """The result of a verb as a page: its answer first, then a picture, then its tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

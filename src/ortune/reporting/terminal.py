@@ -1,7 +1,5 @@
 """A report for the terminal: readable at any width and without colour; names stay whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

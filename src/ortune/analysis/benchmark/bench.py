@@ -1,7 +1,5 @@
 """Time models on backends side by side in one interleaved run, alone or in a frame."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import typing

@@ -1,7 +1,5 @@
 """What `bench` and `compare` are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, Any, ClassVar

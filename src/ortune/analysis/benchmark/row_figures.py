@@ -1,7 +1,5 @@
 """The figures of a row of a benchmark, as its JSON has them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ranges that a quantizer needs, and how far to trust them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

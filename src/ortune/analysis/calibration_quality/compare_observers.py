@@ -4,8 +4,6 @@ Every observer answers the same probes on the calibration part of the data; the 
 model with each, and all are scored on samples that none of them has seen, against the float model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

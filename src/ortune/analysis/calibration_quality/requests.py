@@ -1,7 +1,5 @@
 """What `calibrate` and `compare_observers` are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path

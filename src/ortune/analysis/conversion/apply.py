@@ -1,7 +1,5 @@
 """Apply steps to a model, in the order given, each checked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Convert a model to a precision and an optimization level, as told."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which steps a conversion means, and what they calibrate on."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What inference costs: pure arithmetic over measured latencies and given prices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

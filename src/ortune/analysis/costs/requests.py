@@ -1,7 +1,5 @@
 """What `cost` is asked, also with --timeline, and prices, load and overhead read from text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

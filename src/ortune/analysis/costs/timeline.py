@@ -1,7 +1,5 @@
 """What each way to serve a model costs once, a session and an inference."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """What a model is made of, what is odd about it, and who would run it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What `inspect` and `diff` are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Buckets of lengths that cut the padding off calls: chosen by data, proved and timed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is asked of `optimize --buckets`."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 An action that names steps or a setting is one that `ortune apply`, `--on` and the search take.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

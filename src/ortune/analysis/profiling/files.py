@@ -1,7 +1,5 @@
 """A profile as files: CSV, JSON and a trace for Perfetto."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

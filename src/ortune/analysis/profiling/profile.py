@@ -1,7 +1,5 @@
 """Where the time of a run goes, in terms of the model's own nodes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What `profile` is asked."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from typing import Annotated, ClassVar
 

@@ -7,8 +7,6 @@ longest names what binds it. The ceilings are measured: see `ortune.measurement.
 Source: Williams, Waterman, Patterson: Roofline, CACM 2009, doi:10.1145/1498765.1498785.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

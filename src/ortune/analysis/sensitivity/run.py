@@ -5,8 +5,6 @@ ever needed: what cannot be read or written is measured again, or not kept, and 
 is checked before it is used.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

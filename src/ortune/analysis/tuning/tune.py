@@ -7,8 +7,6 @@ and not what is expected to gain. Settings that change numbers are tried on made
 and those that no run may store.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import time

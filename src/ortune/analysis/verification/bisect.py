@@ -6,8 +6,6 @@ border is moved by halves. Fusions stay whole, as borders lie only where both mo
 of one name and meaning.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A part of a model in a file of its own, with its inputs recorded in real runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What `verify` and `extract` are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path

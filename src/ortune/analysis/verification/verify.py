@@ -1,7 +1,5 @@
 """Whether one model gives the answers of another, within a budget."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A click command out of a request class."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The end of the program: signals that interrupt it, and an exit that nothing holds up."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A load test, or the search for a goal, as a page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The headings under which the help of verbs lists options: the words of all, in one place."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The board is redrawn when an event arrives and at no other time: events are sent
 bursts, so drawing never runs beside a measurement.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The CPUs: how many this process may really use, and what arithmetic they have."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 By NVML where ``nvidia-ml-py`` is installed, else by ``nvidia-smi``, else nothing is known.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

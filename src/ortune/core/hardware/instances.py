@@ -1,7 +1,5 @@
 """Instances of a model by device, as a person writes them: ``2``, ``2@gpu0,2@gpu1``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Memory: what is free here, and what this process and its workers may take of it."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import mmap

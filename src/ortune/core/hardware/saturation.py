@@ -8,8 +8,6 @@ order kernel row, kernel column, input channel; depthwise ones without a channel
 exact. Verified bit by bit on an emulated Haswell, onnxruntime 1.31 (docs/quantizing.md).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Between what a number may lie: of a plugin's field, of an option, of text that holds one."""
 
-from __future__ import annotations
-
 import math
 import types
 import typing

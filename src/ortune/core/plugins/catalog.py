@@ -1,7 +1,5 @@
 """Find plugins by listing folders. Nothing is imported until it is asked for by name."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

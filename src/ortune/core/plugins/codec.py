@@ -1,7 +1,5 @@
 """JSON to dataclasses; `encode` and `digest`, the other direction, stand with the plugins."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import math

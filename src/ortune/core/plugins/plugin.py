@@ -3,8 +3,6 @@
 What reads it back (`codec`, `spelling`) knows the catalog of plugins; what writes it does not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import hashlib

@@ -1,7 +1,5 @@
 """The digest of a module's code and of all that it imports from its distribution."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

@@ -13,8 +13,6 @@ A bare word is a string unless the field wants a plugin. NAME is letters, digits
 path may begin with ``/``, ``./`` or ``../``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

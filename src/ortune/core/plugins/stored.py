@@ -15,8 +15,6 @@ machine. A search is the exception: its results are written to be read again, so
 `optimize` is given must keep to the rules too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -4,8 +4,6 @@ The file is code, and runs only when a person names it: what is read from a ledg
 becomes a stand-in that has the spelling and cannot be applied.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

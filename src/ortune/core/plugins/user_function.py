@@ -1,7 +1,5 @@
 """Functions of the user: ``FILE.py:NAME`` or ``pkg.module:NAME`` on a command line."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

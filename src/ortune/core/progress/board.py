@@ -1,7 +1,5 @@
 """What events say of work that goes on: a line each, and a board of how far it is."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from statistics import median

@@ -1,7 +1,5 @@
 """Progress below a cell of a notebook: the board while a verb works, then its notes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Building reads weights through `ortune.graph.ir.edit` and waits for workers: bot
 no step, a plugin's of the user's either, needs to know of it.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

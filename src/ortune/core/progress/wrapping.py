@@ -1,7 +1,5 @@
 """Text in lines of a width, broken between words and nowhere else."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len, set_cell_size
 
 

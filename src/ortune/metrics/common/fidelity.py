@@ -9,8 +9,6 @@ original's values lie from their own mean over the samples. A group that always 
 has at least as much noise as that, for nothing constant lies nearer than the mean.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

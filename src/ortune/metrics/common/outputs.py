@@ -1,7 +1,5 @@
 """What the metrics share: which outputs are compared, and vectors of sentences made of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Top-k accuracy of one classifier output, sample by sample."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

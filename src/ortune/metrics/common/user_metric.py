@@ -1,7 +1,5 @@
 """Metrics whose score a function of the user's makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Charts as Vega-Lite specifications, which a page, a notebook and a file draw alike."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

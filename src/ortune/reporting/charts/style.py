@@ -1,7 +1,5 @@
 """Colours and tones of charts, and the parts that specifications share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias

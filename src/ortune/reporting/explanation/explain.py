@@ -1,7 +1,5 @@
 """Read a run and say why it came to its answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `explain` is asked."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The graph's part of a report: what the page's script draws, and the same as a table."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What became of the original's nodes in the winner, with the time and precision of both."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

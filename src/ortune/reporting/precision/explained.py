@@ -1,7 +1,5 @@
 """Why a search came to its answer, in blocks: the whole run, a plan of it, or a node."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 

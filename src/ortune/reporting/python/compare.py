@@ -1,7 +1,5 @@
 """Compare saved runs, in blocks for a terminal and for a comment."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

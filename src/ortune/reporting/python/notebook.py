@@ -1,7 +1,5 @@
 """A study in a notebook: the verdict, its plot, and every plan in a table."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A profile with what can be done about it, as files and a page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Replay a bundle, in blocks for a terminal and for a comment."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What verbs are asked that write pages."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What regions cost and save, with a picture of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ortune.analysis.sensitivity import run as measuring

@@ -1,7 +1,5 @@
 """The timeline of a model's costs, with a page of it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from statistics import median

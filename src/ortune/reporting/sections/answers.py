@@ -1,7 +1,5 @@
 """What changes in the answers: how many are lost and won, and the samples that changed most."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

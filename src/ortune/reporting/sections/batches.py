@@ -1,7 +1,5 @@
 """The best plan at every batch that was timed, where it changes, and which keeps a latency."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

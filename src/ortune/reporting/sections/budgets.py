@@ -1,7 +1,5 @@
 """What each step of a budget buys: the plan that would be handed out for it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass

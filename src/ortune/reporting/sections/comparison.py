@@ -1,7 +1,5 @@
 """The original beside the winner, figure by figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

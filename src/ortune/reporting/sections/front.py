@@ -1,7 +1,5 @@
 """Speed against score, or against size: what another budget would have bought."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What each kind of change brought, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Which plan is best on which machine: the finalists on each, scored once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What to do now, with commands to copy, and why the answer is not surer."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far the machine could be trusted while it measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What was told while the search ran: a terminal has seen it already."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Which plan, and how sure: every plan's speed-up with its interval, beside the original."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

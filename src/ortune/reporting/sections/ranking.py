@@ -1,7 +1,5 @@
 """Every plan: how fast, how good, and why it lost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The commands that repeat the run, and digests of what went in."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass

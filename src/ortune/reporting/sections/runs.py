@@ -1,7 +1,5 @@
 """Every timed run: how long each took, and whether the machine was quiet meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

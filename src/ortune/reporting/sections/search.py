@@ -1,7 +1,5 @@
 """The search over time: what it tried and for how long, and what was left."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was done to the model, and what was undone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

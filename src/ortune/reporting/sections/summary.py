@@ -1,7 +1,5 @@
 """The answer at a glance: faster, how sure, on how quiet a machine, and four figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plans that the search left out, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

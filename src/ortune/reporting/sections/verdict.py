@@ -1,7 +1,5 @@
 """The answer: what to take, how sure that is, and what it rests on."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable

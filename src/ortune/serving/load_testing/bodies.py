@@ -1,7 +1,5 @@
 """Requests as bytes, made before anything is timed; answers read back, and compared."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing is measured here: scores and percentiles are asked for.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

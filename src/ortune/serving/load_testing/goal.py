@@ -5,8 +5,6 @@ is asked for. Settings are walked through from the defaults, each measured in tu
 best is confirmed in fresh pairs of servers, and written into a copy of the bundle.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 import statistics

@@ -1,7 +1,5 @@
 """Put a server under load, level by level, and say what came of it in rows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

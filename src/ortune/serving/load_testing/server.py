@@ -1,7 +1,5 @@
 """The server under load: one of our own in a process, what it says of itself, what it costs."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """The protocol's datatypes, tensors as bytes, and classes in the place of scores."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Bodies of infer requests and answers over HTTP: JSON, then binary tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain

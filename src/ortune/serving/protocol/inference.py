@@ -1,7 +1,5 @@
 """A request to infer, its answer, and what is refused, whichever front they came through."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ in the same process would clash. ``open_inference.pb`` is the compiled form of N
 by ``tools/open_inference.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

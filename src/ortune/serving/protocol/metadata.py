@@ -1,7 +1,5 @@
 """What a server and its models say of themselves: the protocol's JSON, and gRPC's messages."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """What becomes of a request that is not answered, in the words of HTTP and of gRPC."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 

@@ -4,8 +4,6 @@ The proxies read HTTP and gRPC; each replica is a process with the models, the b
 checks of `ortune serve`. What the proxies cannot hold is refused before anything is started.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import ipaddress

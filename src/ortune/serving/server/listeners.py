@@ -1,7 +1,5 @@
 """Ports, tokens and the certificate: what lets requests in, checked before models load."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import re

@@ -1,7 +1,5 @@
 """What each client may have open, so that none locks out the others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextvars import ContextVar
 from functools import lru_cache

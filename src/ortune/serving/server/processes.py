@@ -4,8 +4,6 @@ The module run as a program is one of them. Its job comes as a line of JSON on s
 open as long as its parent lives; it answers with one line on stdout, ready or why not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """One process that serves: both front ends in one loop, and an end that loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

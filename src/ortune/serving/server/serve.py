@@ -1,7 +1,5 @@
 """Serve models, in this process or in several: the verb."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from importlib.util import find_spec
 

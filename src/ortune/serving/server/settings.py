@@ -1,7 +1,5 @@
 """What `ortune serve` is asked, and what it says when it is ready."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass

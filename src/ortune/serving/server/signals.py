@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C: the first asks for the end, the second demands it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a plan is called, and so its colour; what of its speed is in doubt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from ortune.core import wording as say

@@ -8,8 +8,6 @@ an abort, which waits behind the answer.
 Thousands of connections are looked through in a thread: it takes long.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

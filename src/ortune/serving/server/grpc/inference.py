@@ -1,7 +1,5 @@
 """ModelInfer and ModelStreamInfer: messages received within bounds, answers and refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from asyncio import CancelledError, Queue, Semaphore, Task

@@ -1,7 +1,5 @@
 """The gRPC server: its methods by name, its options, its port, its start and its end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable

@@ -1,7 +1,5 @@
 """The ASGI application: who may ask, the routes, and what the journal hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One HTTP request: its body read under a cap, its client watched, and its reply."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence

@@ -1,7 +1,5 @@
 """What became of the requests to models: Triton's counters, also as Prometheus reads them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

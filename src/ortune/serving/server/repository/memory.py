@@ -1,7 +1,5 @@
 """What requests and answers hold of the server's memory, and who holds it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, deque
 from typing import Any, TypeAlias

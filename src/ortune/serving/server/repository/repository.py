@@ -1,7 +1,5 @@
 """All models of a server: loaded, exchanged while they answer, and found by name."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence

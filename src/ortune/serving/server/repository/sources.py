@@ -1,7 +1,5 @@
 """Where served models come from: a file, or a folder with a folder for each version."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable
