@@ -484,9 +484,7 @@ class DynamicRewriter:
         inputs: list[ir.Value],
         attributes: dict[str, Any] | None = None,
     ) -> ir.Value:
-        new_node = self._editor.make_node(op, inputs, attributes, name=f"{node.name}_{op}")
-        edit.insert_before(node, new_node)
-        return new_node.outputs[0]
+        return self._editor.add_node(node, op, inputs, attributes, name=f"{node.name}_{op}")
 
     def _replace_node(self, node: ir.Node, replacement: ir.Node) -> None:
         """Let a node stand for another, which goes with its weights."""

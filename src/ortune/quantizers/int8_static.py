@@ -412,10 +412,10 @@ def _cut_early(model: ir.Model, excluded: Collection[ir.Node]) -> None:
             continue
         value = conv.outputs[0]
         if edit.has_single_use(value) and not {conv, node, *movers} & set(excluded):
+            inputs, name = [value, *node.inputs[1:]], f"{node.name}_early"
             early_node = editor.make_node(
-                node.op_type, [value, *node.inputs[1:]], node.attributes, name=f"{node.name}_early"
+                node.op_type, inputs, node.attributes, name=name, like=value
             )
-            early_node.outputs[0].shape, early_node.outputs[0].type = value.shape, value.type
             edit.insert_after(conv, early_node)
             movers[-1].replace_input_with(0, early_node.outputs[0])
             nodes.replace_value(node.outputs[0], movers[0].outputs[0])

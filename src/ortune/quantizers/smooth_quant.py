@@ -17,12 +17,7 @@ from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
 from ortune.quantizers.common.nodes import multiply_channels
 from ortune.quantizers.common.qdq import smooth
-from ortune.quantizers.common.rounding import (
-    Preparation,
-    find_bias,
-    list_roundings,
-    put_weight,
-)
+from ortune.quantizers.common.rounding import Preparation, find_bias, list_roundings, put_weight
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,7 @@ def _simplify_power_or_quotient(model: ir.Model, node: ir.Node, editor: Editor) 
     if number == 0.5:
         return replace_formula(model, editor, Site((x,), nodes, node), "Sqrt")
     if number == -0.5 and node.graph is not None:
-        root = editor.make_node("Sqrt", [x], name=f"{node.name}_root")
-        root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
-        node.graph.insert_before(node, root)
-        x = root.outputs[0]
+        x = editor.add_node(node, "Sqrt", [x], name=f"{node.name}_root", like=x)
     return replace_formula(model, editor, Site((x,), nodes, node), "Reciprocal")
 
 

@@ -33,13 +33,7 @@ class DequantizeAtLoad(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        done = 0
-        for graph in edit.walk_graphs(model):
-            editor = edit.Editor(graph)
-            done += sum(_replace_by_cast_and_mul(editor, node) for node in list(graph))
-        if done:
-            prune.drop_dead(model)
-        return done
+        return prune.edit_nodes(model, _replace_by_cast_and_mul)
 
 
 def _replace_by_cast_and_mul(editor: edit.Editor, node: ir.Node) -> bool:

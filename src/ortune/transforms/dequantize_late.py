@@ -24,26 +24,18 @@ class DequantizeLate(Transform):
     consumes = (("DequantizeLinear", "com.microsoft::DequantizeLinear"),)
 
     def apply(self, model: ir.Model) -> int:
-        count = 0
-        for graph in edit.walk_graphs(model):
-            editor = edit.Editor(graph)
-            for node in list(graph):
-                if node.graph is None or node.domain or not node.inputs:
-                    continue
-                wide = qdq.find_runtime_producer(node.inputs[0], "DequantizeLinear")
-                if wide is None or wide.graph is not graph or edit.is_overridable(wide.inputs[0]):
-                    continue
-                grid, table = qdq.read_grid(wide), edit.const_tensor(wide.inputs[0])
-                if grid is None or table is None:
-                    continue
-                match node.op_type:
-                    case "Gather":
-                        count += _look_up(editor, node, wide, grid)
-                    case "Transpose" | "Reshape":
-                        count += _move_behind_layout(editor, node, wide, grid)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return prune.edit_nodes(model, _move_behind)
+
+
+def _move_behind(editor: edit.Editor, node: ir.Node) -> bool:
+    mover = _MOVERS.get(node.op_type)
+    if mover is None or node.domain or not node.inputs:
+        return False
+    wide = qdq.find_runtime_producer(node.inputs[0], "DequantizeLinear")
+    if wide is None or wide.graph is not editor.graph or edit.is_overridable(wide.inputs[0]):
+        return False
+    grid, table = qdq.read_grid(wide), edit.const_tensor(wide.inputs[0])
+    return grid is not None and table is not None and mover(editor, node, wide, grid)
 
 
 def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.ConstantGrid) -> bool:
@@ -73,7 +65,7 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.Consta
     return _dequantize(editor, node, wide, attributes, ints.outputs[0], ints)
 
 
-def _move_behind_layout(
+def _move_layout(
     editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.ConstantGrid
 ) -> bool:
     array = edit.const_array(wide.inputs[0])
@@ -116,3 +108,6 @@ def _dequantize(
     edit.replace_node(node, *before, late)
     late.outputs[0].name = name
     return True
+
+
+_MOVERS = {"Gather": _look_up, "Transpose": _move_layout, "Reshape": _move_layout}

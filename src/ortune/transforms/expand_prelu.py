@@ -52,7 +52,7 @@ def _expand_prelu(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     tail = None if shape is None else shape[len(shape) - array.ndim :]
     if tail is None or any(n not in (1, m) for n, m in zip(array.shape, tail, strict=False)):
         return "its slopes are not known to be broadcast"
-    product = editor.make_node("Mul", [x, slope], name=f"{node.name}_sloped")
+    like = node.outputs[0]
+    product = editor.make_node("Mul", [x, slope], name=f"{node.name}_sloped", like=like)
     bound = editor.make_node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
-    product.outputs[0].type, product.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
     return int(replace_node(node, product, bound))

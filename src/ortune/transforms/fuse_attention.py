@@ -201,10 +201,9 @@ def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: 
         split = heads.add_reshape(writer.editor, output, shape, at)
         output_shape = edit.shape_of(output)
         split.shape = None if output_shape is None else ir.Shape([*output_shape[:2], *shape[2:]])
-        back = writer.editor.make_node("Transpose", [split], {"perm": (0, 2, 1, 3)})
-        back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
-        edit.insert_before(at, back)
-        edit.redirect_uses(result, back.outputs[0])
+        perm = {"perm": (0, 2, 1, 3)}
+        back = writer.editor.add_node(at, "Transpose", [split], perm, like=result)
+        edit.redirect_uses(result, back)
         return
     turned = turn.outputs[0]
     for user in [node for node, _ in turned.uses()]:

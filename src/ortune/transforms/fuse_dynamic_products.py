@@ -6,7 +6,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit
+from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
 
 
@@ -24,16 +24,12 @@ class FuseDynamicProducts(Transform):
     consumes = (("MatMulInteger",),)
 
     def apply(self, model: ir.Model) -> int:
-        count = 0
-        for graph in edit.walk_graphs(model):
-            editor = edit.Editor(graph)
-            for node in list(graph):
-                if node.op_type == "MatMulInteger" and not node.domain:
-                    count += _reorder_factors(editor, node)
-        return count
+        return prune.edit_nodes(model, _reorder_factors)
 
 
 def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
+    if node.op_type != "MatMulInteger" or node.domain:
+        return False
     cast = find_consumer(node.outputs[0], "Cast")
     if cast is None or edit.read_attribute(cast, "to", 0) != int(ir.DataType.FLOAT):
         return False
@@ -48,10 +44,9 @@ def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
     dynamic = sum(find_producer(v, "DynamicQuantizeLinear") is not None for v in (near, far))
     if dynamic != 1 or all(edit.const_tensor(v) is None for v in (near, far)):
         return False
-    joined = editor.make_node("Mul", [near, far], name=f"{node.name}_steps")
-    edit.insert_before(second, joined)
+    joined = editor.add_node(second, "Mul", [near, far], name=f"{node.name}_steps")
     second.replace_input_with(0, cast.outputs[0])
-    second.replace_input_with(1, joined.outputs[0])
+    second.replace_input_with(1, joined)
     assert first.graph is not None
     first.graph.remove(first, safe=True)
     return True

@@ -112,7 +112,5 @@ def _collect_tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table
 def _cast_indices(at: ir.Node, table: _Table | None, editor: edit.Editor) -> ir.Value | None:
     if table is None or table.ids.dtype == ir.DataType.INT32 or at.graph is None:
         return None if table is None else table.ids
-    cast = editor.make_node("Cast", [table.ids], {"to": ir.DataType.INT32.value})
-    cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT32, table.ids.shape
-    at.graph.insert_before(at, cast)
-    return cast.outputs[0]
+    to = {"to": ir.DataType.INT32.value}
+    return editor.add_node(at, "Cast", [table.ids], to, like=table.ids, dtype=ir.DataType.INT32)

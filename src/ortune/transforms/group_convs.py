@@ -178,14 +178,12 @@ def _build_grouped_conv(
         inputs.append(editor.add_constant(f"{first.name}_{label}", np.concatenate(parts)))
     attributes = {name: attr.value for name, attr in first.attributes.items()}
     attributes["group"] = branches[0].layer.group * len(branches)
-    conv = editor.make_node("Conv", inputs, attributes, name=f"{first.name}_joined")
-    conv.outputs[0].type = first.outputs[0].type
-    edit.insert_before(first, conv)
+    dtype = first.outputs[0].dtype
+    conv = editor.add_node(
+        first, "Conv", inputs, attributes, name=f"{first.name}_joined", dtype=dtype
+    )
     if old is None:
-        return conv.outputs[0]
+        return conv
     attributes = {name: attr.value for name, attr in old.attributes.items()}
-    behind = [conv.outputs[0], *old.inputs[1:]]
-    activation = editor.make_node(old.op_type, behind, attributes, name=f"{old.name}_joined")
-    activation.outputs[0].type = conv.outputs[0].type
-    edit.insert_before(concat, activation)
-    return activation.outputs[0]
+    name, behind = f"{old.name}_joined", [conv, *old.inputs[1:]]
+    return editor.add_node(concat, old.op_type, behind, attributes, name=name, dtype=dtype)

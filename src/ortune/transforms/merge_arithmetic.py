@@ -174,8 +174,8 @@ def _replace_last_node(
     merged: list[ir.Node] = []
     for op, array in parts:
         constant = editor.add_constant(f"{last.name}_{op.lower()}_by", array)
-        node = editor.make_node(op, [inner, constant], name=f"{last.name}_{op.lower()}")
-        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        name = f"{last.name}_{op.lower()}"
+        node = editor.make_node(op, [inner, constant], name=name, like=value)
         inner = node.outputs[0]
         merged.append(node)
     edit.insert_before(last, *merged)

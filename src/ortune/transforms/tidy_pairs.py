@@ -22,15 +22,13 @@ class TidyPairs(Transform):
     consumes = (("QuantizeLinear", "com.microsoft::QuantizeLinear"),)
 
     def apply(self, model: ir.Model) -> int:
-        count = 0
-        for graph in edit.walk_graphs(model):
-            editor = edit.Editor(graph)
-            for node in list(graph):
-                if node.op_type == "QuantizeLinear" and qdq.has_runtime_domain(node):
-                    count += _remove_rounded_pair(editor, node) or _repeats_grid(node)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return prune.edit_nodes(model, _tidy_pair)
+
+
+def _tidy_pair(editor: edit.Editor, node: ir.Node) -> bool:
+    if node.op_type != "QuantizeLinear" or not qdq.has_runtime_domain(node):
+        return False
+    return _remove_rounded_pair(editor, node) or _repeats_grid(node)
 
 
 def _remove_rounded_pair(editor: edit.Editor, node: ir.Node) -> bool:

@@ -280,12 +280,16 @@ class Editor:
         name: str | None = None,
         domain: str = "",
         outputs: int = 1,
+        like: ir.Value | None = None,
+        dtype: ir.DataType | None = None,
     ) -> ir.Node:
         """Create a named node; `insert_before` and its like put it into a graph.
 
         Args:
             name: Wanted name of the node and of its outputs; by default made from `op` and the
                 first input.
+            like: Value whose type and shape the first output has.
+            dtype: Data type of the first output, whatever that of `like`.
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"
@@ -293,7 +297,27 @@ class Editor:
         node = ir.node(op, inputs, attributes, domain=domain, num_outputs=outputs, name=free)
         for index, value in enumerate(node.outputs):
             value.name = self.reserve_name(stem if index == 0 else f"{stem}_{index}")
+        if like is not None:
+            node.outputs[0].type, node.outputs[0].shape = like.type, like.shape
+        if dtype is not None:
+            node.outputs[0].dtype = dtype
         return node
+
+    def add_node(
+        self,
+        at: ir.Node,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Attributes | None = None,
+        *,
+        name: str | None = None,
+        like: ir.Value | None = None,
+        dtype: ir.DataType | None = None,
+    ) -> ir.Value:
+        """Place a node of `make_node` before `at` and return its only output."""
+        node = self.make_node(op, inputs, attributes, name=name, like=like, dtype=dtype)
+        insert_before(at, node)
+        return node.outputs[0]
 
 
 def discard_constant(value: ir.Value | None) -> bool:

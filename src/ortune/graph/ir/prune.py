@@ -1,13 +1,13 @@
 """Take out of a model what changes nothing: dead nodes, unread weights, copies of weights."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import detach_node, is_read, walk_graphs
+from ortune.graph.ir.edit import Editor, detach_node, is_read, walk_graphs
 
 _SAMPLED = 64
 _WORTH = 1 << 10
@@ -25,6 +25,17 @@ def drop_dead(model: ir.Model) -> int:
             if not (is_read(value) or value.is_graph_input()):
                 del body.initializers[name]
                 count += 1
+    return count
+
+
+def edit_nodes(model: ir.Model, attempt: Callable[[Editor, ir.Node], int]) -> int:
+    """Try an edit at every node of all graphs, then drop what is dead; return how many were."""
+    count = 0
+    for graph in walk_graphs(model):
+        editor = Editor(graph)
+        count += sum(attempt(editor, node) for node in list(graph))
+    if count:
+        drop_dead(model)
     return count
 
 

@@ -57,16 +57,15 @@ def multiply_channels(
 ) -> ir.Value:
     """Return a value's product with factors along its last axis, which nothing reads yet."""
     constant = editor.add_constant(f"{value.name}_factor", factor)
-    product = editor.make_node("Mul", [value, constant], name=f"{value.name}_smooth")
-    product.outputs[0].shape, product.outputs[0].type = value.shape, value.type
+    inputs, name = [value, constant], f"{value.name}_smooth"
+    product = editor.make_node("Mul", inputs, name=name, like=value)
     put_behind(value, home, product)
     return product.outputs[0]
 
 
 def add_unary_sum(editor: edit.Editor, value: ir.Value, suffix: str) -> ir.Value:
     """Return a copy of a value that nothing reads yet: runtimes look no further through a Sum."""
-    sum_node = editor.make_node("Sum", [value], name=f"{value.name}_{suffix}")
-    sum_node.outputs[0].shape, sum_node.outputs[0].type = value.shape, value.type
+    sum_node = editor.make_node("Sum", [value], name=f"{value.name}_{suffix}", like=value)
     producer = value.producer()
     assert producer is not None
     edit.insert_after(producer, sum_node)

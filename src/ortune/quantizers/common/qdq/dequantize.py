@@ -64,10 +64,9 @@ def bound_joined(model: ir.Model) -> int:
                 continue
             editor = edit.Editor(graph)
             top = editor.add_constant(f"{source.name}_top", _find_top(grid))
-            bound = editor.make_node("Min", [source, top], name=f"{source.name}_bounded")
-            bound.outputs[0].shape, bound.outputs[0].type = source.shape, source.type
-            edit.insert_before(node, bound)
-            node.replace_input_with(0, bound.outputs[0])
+            name = f"{source.name}_bounded"
+            bound = editor.add_node(node, "Min", [source, top], name=name, like=source)
+            node.replace_input_with(0, bound)
             count += 1
     return count
 
@@ -116,10 +115,8 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     if _starts_at_zero(grid) and not bounded:
         low = np.asarray(0, grid.scale.dtype)
         ends = nodes.add_constants(editor, str(source.name), low=low, high=_find_top(grid))
-        clip = editor.make_node("Clip", [source, *ends], name=f"{source.name}_clip")
-        clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
-        edit.insert_before(node, clip)
-        source = clip.outputs[0]
+        name = f"{source.name}_clip"
+        source = editor.add_node(node, "Clip", [source, *ends], name=name, like=source)
     for reader_ in late:
         reader_.outputs[0].replace_all_uses_with(source)
         edit.take_out(reader_)

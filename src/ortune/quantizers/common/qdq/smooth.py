@@ -146,8 +146,8 @@ def add_product(
     far = editor.make_node("Gather", [layer.x, index], {"axis": -1}, name=f"{stem}_take")
     part = editor.make_node("MatMul", [far.outputs[0], weight], name=f"{stem}_far")
     uses = tuple(result.uses())
-    total = editor.make_node("Add", [result, part.outputs[0]], name=f"{stem}_sum")
-    total.outputs[0].shape, total.outputs[0].type = result.shape, result.type
+    addends = [result, part.outputs[0]]
+    total = editor.make_node("Add", addends, name=f"{stem}_sum", like=result)
     edit.insert_after(last, far, part, total)
     for node, at in uses:
         node.replace_input_with(at, total.outputs[0])

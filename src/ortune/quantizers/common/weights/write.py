@@ -279,9 +279,7 @@ class _LookupChain:
         self, op: str, inputs: Sequence[ir.Value], attributes: dict[str, Any] | None = None
     ) -> ir.Value:
         node = self._table.node
-        new_node = self._editor.make_node(op, inputs, attributes, name=f"{node.name}_{op}")
-        edit.insert_before(node, new_node)
-        return new_node.outputs[0]
+        return self._editor.add_node(node, op, inputs, attributes, name=f"{node.name}_{op}")
 
 
 class Writer:
@@ -365,13 +363,12 @@ class Writer:
     ) -> None:
         """Put a product in the place of another, adding what its kernel does not."""
         edit.insert_before(node, replacement)
+        result = replacement.outputs[0]
         if remaining_bias is not None:
-            replacement.outputs[0].type = node.outputs[0].type
-            replacement = self._editor.make_node(
-                "Add", [replacement.outputs[0], remaining_bias], name=f"{node.name}_bias"
-            )
-            edit.insert_before(node, replacement)
-        replace_value(node.outputs[0], replacement.outputs[0])
+            result.type = node.outputs[0].type
+            inputs = [result, remaining_bias]
+            result = self._editor.add_node(node, "Add", inputs, name=f"{node.name}_bias")
+        replace_value(node.outputs[0], result)
 
     def _split_bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
@@ -391,10 +388,8 @@ class Writer:
             return None, bias
         dtype = product.rows.dtype.numpy()
         factor = self._editor.add_constant(f"{bias.name}_beta", np.asarray(beta, dtype))
-        times = self._editor.make_node("Mul", [bias, factor], name=f"{node.name}_beta")
-        edit.insert_before(node, times)
-        times.outputs[0].type = node.outputs[0].type
-        return None, times.outputs[0]
+        name, out = f"{node.name}_beta", node.outputs[0].dtype
+        return None, self._editor.add_node(node, "Mul", [bias, factor], name=name, dtype=out)
 
     def _write_dequantize(
         self, packed: PackedWeight, stem: str, products: Sequence[Product]
@@ -418,13 +413,11 @@ class Writer:
                     main.initializers.pop(str(value.name))
                     home.register_initializer(value)
             attributes = {"axis": 0, "block_size": packed.spec.block}
-            dequantize = self._editor.make_node(
-                "DequantizeLinear", constants, attributes, name=f"{node.name}_dq"
+            name, dtype = f"{node.name}_dq", product.rows.dtype
+            wide = self._editor.add_node(
+                node, "DequantizeLinear", constants, attributes, name=name, dtype=dtype
             )
-            wide = dequantize.outputs[0]
-            wide.type = ir.TensorType(product.rows.dtype)
             wide.shape = ir.Shape((packed.width, len(packed.integers)))
-            edit.insert_before(node, dequantize)
             # onnxruntime fuses a Gemm only without factors and with one bias an output.
             bias, remaining_bias = self._split_bias(product, len(packed.integers))
             inputs = [product.x, wide] if bias is None else [product.x, wide, bias]

@@ -272,10 +272,8 @@ class Flattener:
         if source.turn is None:
             return flat
         tables = [self._add_rotary_table(flat, source.turn, op, at) for op in ("Cos", "Sin")]
-        node = self.editor.make_node("RotaryEmbedding", [flat, *tables], {"num_heads": count})
-        node.outputs[0].type, node.outputs[0].shape = flat.type, flat.shape
-        insert_before(at, node)
-        return node.outputs[0]
+        inputs, heads_of = [flat, *tables], {"num_heads": count}
+        return self.editor.add_node(at, "RotaryEmbedding", inputs, heads_of, like=flat)
 
     def _add_rotary_table(
         self, value: ir.Value, angle: ir.Value, op: str, at: ir.Node
@@ -286,21 +284,14 @@ class Flattener:
         batch = rows[0]
         key = (op, angle, at.graph, batch if batch is not None else value)
         if key not in self.tables:
-            wave = editor.make_node(op, [angle])
-            insert_before(at, wave)
-            table = wave.outputs[0]
-            table.type, table.shape = angle.type, angle.shape
+            table = editor.add_node(at, op, [angle], like=angle)
             if batch is None or shape[0] != batch:
-                size = editor.make_node("Shape", [value], {"start": 0, "end": 1})
+                first, whole = {"start": 0, "end": 1}, ir.DataType.INT64
+                size = editor.add_node(at, "Shape", [value], first, dtype=whole)
                 unit_dims = editor.add_constant("rotary_ones", np.ones(2, np.int64))
-                to = editor.make_node("Concat", [size.outputs[0], unit_dims], {"axis": 0})
-                spread = editor.make_node("Expand", [table, to.outputs[0]])
-                for node in (size, to):
-                    node.outputs[0].dtype = ir.DataType.INT64
-                spread.outputs[0].type = angle.type
-                spread.outputs[0].shape = ir.Shape([batch, *shape[1:]])
-                insert_before(at, size, to, spread)
-                table = spread.outputs[0]
+                to = editor.add_node(at, "Concat", [size, unit_dims], {"axis": 0}, dtype=whole)
+                table = editor.add_node(at, "Expand", [table, to], like=angle)
+                table.shape = ir.Shape([batch, *shape[1:]])
             self.tables[key] = table
         return self.tables[key]
 
@@ -346,7 +337,4 @@ class Flattener:
 def add_reshape(editor: Editor, value: ir.Value, to: tuple[int, ...], at: ir.Node) -> ir.Value:
     """Place a Reshape before `at` and return what it makes, without its shape."""
     target = editor.add_constant(f"{value.name}_to", np.array(to, np.int64))
-    node = editor.make_node("Reshape", [value, target])
-    node.outputs[0].type = value.type
-    insert_before(at, node)
-    return node.outputs[0]
+    return editor.add_node(at, "Reshape", [value, target], dtype=value.dtype)

@@ -188,13 +188,12 @@ def replace_formula(
         edit.note_refusal(model, last, READ_ELSEWHERE)
         return 0
     stem = f"{last.name}_{op.lower()}"
+    old = last.outputs[0]
     replacement = editor.make_node(
-        op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs
+        op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs, like=old
     )
-    old, new = last.outputs[0], replacement.outputs[0]
-    new.type, new.shape = old.type, old.shape
     last.graph.insert_before(last, replacement)
-    edit.redirect_uses(old, new)
+    edit.redirect_uses(old, replacement.outputs[0])
     return 1
 
 
@@ -209,8 +208,8 @@ def put_gated(
     x, graph = site.inputs[0], site.last.graph
     if x is None or graph is None:
         return 0
-    gate = editor.make_node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
-    gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
+    name = f"{site.last.name}_{op.lower()}"
+    gate = editor.make_node(op, [x], attributes, name=name, like=x)
     graph.insert_before(site.last, gate)
     if replace_formula(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
         return 1

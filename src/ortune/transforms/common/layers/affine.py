@@ -362,11 +362,8 @@ class Absorber:
         tensor = edit.const_tensor(at.node.inputs[1])
         dtype = np.float32 if tensor is None else tensor.dtype.numpy()
         bias = self.editor.add_constant(f"{at.node.name}_bias", shift.astype(dtype))
-        add = self.editor.make_node("Add", [at.node.outputs[0], bias], name=f"{at.node.name}_add")
-        edit.insert_before(end, add)
-        value, old = add.outputs[0], end.outputs[0]
-        value.type, value.shape = old.type, old.shape
-        return value
+        inputs, name = [at.node.outputs[0], bias], f"{at.node.name}_add"
+        return self.editor.add_node(end, "Add", inputs, name=name, like=end.outputs[0])
 
 
 def _round_bias(at: FoldableLayer, numbers: NDArray[np.float64]) -> NDArray[Any] | str:

@@ -327,11 +327,11 @@ def subsample_once(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:
                 continue
             attributes = {"kernel_shape": (1,) * len(stride), "strides": stride}
             name = f"{value.name}_subsampled"
-            pool = editor.make_node("MaxPool", [value], attributes, name=name)
-            pool.outputs[0].type = value.type
-            edit.insert_before(readers[0], pool)
+            pool = editor.add_node(
+                readers[0], "MaxPool", [value], attributes, name=name, dtype=value.dtype
+            )
             for node in readers:
-                node.replace_input_with(0, pool.outputs[0])
+                node.replace_input_with(0, pool)
                 node.attributes.add(ir.AttrInt64s("strides", (1,) * len(stride)))
             count += 1
     return count

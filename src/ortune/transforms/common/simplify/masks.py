@@ -406,10 +406,9 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
         starts = [i for i in range(len(shape)) if shape[i : i + size] == part.items]
         if starts:
             limits = {"start": starts[0], "end": starts[0] + size}
-            shape_node = editor.make_node("Shape", [source], limits, name=f"{node.name}_length")
-            shape_node.outputs[0].type, shape_node.outputs[0].shape = value.type, value.shape
-            node.graph.insert_before(node, shape_node)
-            count += edit.redirect_uses(value, shape_node.outputs[0])
+            name = f"{node.name}_length"
+            length = editor.add_node(node, "Shape", [source], limits, name=name, like=value)
+            count += edit.redirect_uses(value, length)
     return count
 
 
