@@ -31,7 +31,7 @@ from tests.backend_cases import Case
 
 from benchmarks.accuracy.operator_cases import find_cases, make_case, run_model
 from benchmarks.result_files import RESULTS, write_results
-from ortune.quantizers.common.float16.format import FLOAT16, MASK
+from ortune.quantizers.common.float16.overflow import FLOAT16, MASK
 from ortune.search.recipe.compare import EXACT_DB, find_exact_db
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.gpu import models as gpu_models
 from benchmarks.gpu.steps import Target
 from ortune.backends import tensorrt_engine
-from ortune.backends.runtimes.tensorrt import build, library
+from ortune.backends.runtimes.tensorrt import library
 
 _RUNS = 200
 _TURNS = 5
@@ -53,9 +53,9 @@ def beside_trtexec(model: Path, root: Path) -> dict[str, Any]:
         Medians of device time in ns; ``ratio`` is ortune's over the other's.
     """
     feeds = gpu_models.samples(model)[0]
-    options = build.BuildOptions(timing_cache=root, profiles=_profile(feeds, model))
+    options = library.BuildOptions(timing_cache=root, profiles=_profile(feeds, model))
     began = time.monotonic()
-    plan = build.build_engine(model, options)
+    plan = library.build_engine(model, options)
     took = time.monotonic() - began
     path = root / f"{model.stem}.engine"
     path.write_bytes(plan)

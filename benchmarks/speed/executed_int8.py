@@ -41,7 +41,7 @@ from ortune.backends.runtimes.openvino.native import open_native_recording, open
 from ortune.bundle.engine.golden import snr_db
 from ortune.core.wording import format_integer_use
 from ortune.graph.io import file
-from ortune.graph.mapping.integers import count_integer_layers
+from ortune.graph.mapping.nodes import count_integer_layers
 from ortune.measurement.machine.machine import describe_machine
 
 HERE = Path(__file__).resolve().parent

@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from ortune.analysis.tuning.tune import tune as tune
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
+    from ortune.bundle.engine.archive import verify_signature as verify_signature
     from ortune.bundle.engine.engine import Engine as Engine
     from ortune.bundle.engine.load import load_engine as _load_engine
-    from ortune.bundle.engine.signing import verify_signature as verify_signature
     from ortune.bundle.pack import pack as pack
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError

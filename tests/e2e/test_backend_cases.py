@@ -24,7 +24,7 @@ from tests.backend_cases import Case
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify
 

@@ -14,7 +14,7 @@ from tests.unit.quantizing import stored_bytes
 from ortune.analysis.profiling.profile import profile
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.quantizers.common.grid import BlockSpec
 from ortune.quantizers.int4_weights import Int4Weights
 

@@ -14,8 +14,7 @@ from tests.gates import write as write_gates
 import ortune as ot
 from ortune.cli import main as cli
 from ortune.data.zoo import digit_cnn
-from ortune.graph.analysis.facts import read_facts
-from ortune.graph.analysis.weight_values import is_denormal
+from ortune.graph.analysis.facts import is_denormal, read_facts
 from ortune.graph.io import file
 
 DIGITS = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.graph.ir.edit import take_notes
 
 Arrays = Mapping[str, NDArray]

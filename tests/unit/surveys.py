@@ -10,7 +10,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, UntriedPlan, Verdict
-from ortune.quantizers.common.node_filter import escape_pattern
+from ortune.quantizers.common.nodes import escape_pattern
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
 from ortune.search.mixed_precision.survey import RegionCost, Survey

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.tensorrt import build, library, profiles
+from ortune.backends.runtimes.tensorrt import library, profiles
 from ortune.backends.runtimes.tensorrt.profiles import Profile, ShapeRange
 from ortune.core import regular_file
 from ortune.core.backend import Backend, Kind
@@ -40,7 +40,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 @contextmanager
-def open_engine(path: Path, options: build.BuildOptions) -> Iterator[Session]:
+def open_engine(path: Path, options: library.BuildOptions) -> Iterator[Session]:
     """Open an engine, or build one of an ONNX file.
 
     Raises:
@@ -52,7 +52,7 @@ def open_engine(path: Path, options: build.BuildOptions) -> Iterator[Session]:
         with regular_file.open_regular(path, BadModel) as file:
             plan = file.read()
     else:
-        plan = build.build_engine(path, options)
+        plan = library.build_engine(path, options)
     opened = TensorrtSession(plan, options)
     try:
         yield opened
@@ -63,11 +63,11 @@ def open_engine(path: Path, options: build.BuildOptions) -> Iterator[Session]:
 class TensorrtSession(InProcess):
     """An engine behind the Session protocol; each calling thread has a context of its own."""
 
-    def __init__(self, plan: bytes, options: build.BuildOptions) -> None:
+    def __init__(self, plan: bytes, options: library.BuildOptions) -> None:
         self._trt = library.import_tensorrt()
         self._cuda = library.CudaDevice(options.device)
         self._log = library.make_logger(self._trt)
-        self._engine = build.deserialize_engine(self._trt, self._log, plan, options.plugins)
+        self._engine = library.deserialize_engine(self._trt, self._log, plan, options.plugins)
         self._io = read_engine_io(self._trt, self._engine)
         self._local, self._contexts = threading.local(), list[EngineContext]()
 
@@ -382,15 +382,15 @@ class TensorrtEngine(Backend):
     def save(self, path: Path, out: Path) -> None:
         """Write the engine of an ONNX file, and beside it ``.layers.json`` with its layers."""
         options = self._make_build_options()
-        plan = build.build_engine(path, options)
+        plan = library.build_engine(path, options)
         out.write_bytes(plan)
         out.with_suffix(".layers.json").write_text(
-            build.describe_layers(plan, options), encoding="utf-8"
+            library.describe_layers(plan, options), encoding="utf-8"
         )
 
-    def _make_build_options(self) -> build.BuildOptions:
+    def _make_build_options(self) -> library.BuildOptions:
         home = find_cache_folder() if self.timing_cache else None
-        return build.BuildOptions(
+        return library.BuildOptions(
             device=self.device,
             profiles=self.profiles,
             workspace_mb=self.workspace,

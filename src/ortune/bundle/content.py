@@ -43,7 +43,7 @@ from ortune.core.trial import Plan, Trial
 from ortune.core.version import __version__, read_commit
 from ortune.data.stream import Stream
 from ortune.graph.analysis.facts import read_facts
-from ortune.graph.analysis.saturation import list_saturable_layers
+from ortune.graph.analysis.precision import list_saturable_layers
 from ortune.graph.io import file
 from ortune.graph.io.write import SOURCES
 from ortune.graph.ir import edit

@@ -21,10 +21,10 @@ from ortune.bundle.content import (
     read_extras,
 )
 from ortune.bundle.engine import archive
+from ortune.bundle.engine.archive import make_signer, signature_of
 from ortune.bundle.engine.consent import list_factories
 from ortune.bundle.engine.golden import TOLERANCE_DB
 from ortune.bundle.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM, PackedPlan
-from ortune.bundle.engine.signing import make_signer, signature_of
 from ortune.bundle.members import build_sbom, write_file_member, write_text_member
 from ortune.bundle.read import collect_evidence
 from ortune.bundle.target import Replay, Source, Target, unpack_temporarily

@@ -41,7 +41,7 @@ def command(request: RecheckPage | _SignatureOptions) -> int:
 
 def _check_signature(bundle: Path, key: str | Path) -> int:
     """Say by whom a bundle is signed."""
-    from ortune.bundle.engine.signing import signature_of, verify_signature
+    from ortune.bundle.engine.archive import signature_of, verify_signature
 
     verify_signature(bundle, key)
     result = {"bundle": bundle, "key": key, "signature": signature_of(bundle)}

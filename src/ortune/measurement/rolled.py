@@ -27,8 +27,7 @@ from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences import rolling, steps
-from ortune.data.sequences.request import FILE
-from ortune.data.sequences.rolling import Rolling
+from ortune.data.sequences.rolling import FILE, Rolling
 from ortune.data.sequences.steps import Steps
 from ortune.data.sources import Source
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job

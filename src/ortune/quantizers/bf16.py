@@ -9,8 +9,8 @@ from ortune.core.observer import Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.roles import Role
 from ortune.graph.ir import edit
-from ortune.quantizers.common.float16.format import BFLOAT16, Format
 from ortune.quantizers.common.float16.narrow import HalfPrecision
+from ortune.quantizers.common.float16.overflow import BFLOAT16, Format
 
 
 @dataclass(frozen=True)

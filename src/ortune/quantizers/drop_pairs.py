@@ -14,7 +14,7 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import dequantize, runtime_rules
-from ortune.quantizers.common.qdq.misread import write_for_runtime
+from ortune.quantizers.common.qdq.dequantize import write_for_runtime
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "

@@ -9,8 +9,8 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer
-from ortune.quantizers.common.float16.format import FLOAT16, Format
 from ortune.quantizers.common.float16.narrow import PAIR_OPSET, HalfPrecision
+from ortune.quantizers.common.float16.overflow import FLOAT16, Format
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,12 @@ from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.quantizers.common import layers
-from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
+from ortune.quantizers.common.nodes import (
+    add_constants,
+    discard_upstream,
+    make_dequantize,
+    select_nodes,
+)
 
 _OBSERVER = catalog.load_plugin(Observer, "min-max")()
 

@@ -31,8 +31,7 @@ from ortune.quantizers.common.layers import (
     refuse_without_layers,
     resolve_transpose,
 )
-from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.nodes import replace_value, transfer_attributes
+from ortune.quantizers.common.nodes import match_nodes, replace_value, transfer_attributes
 from ortune.quantizers.common.rounding import compute_relative_error, list_moment_probes
 from ortune.quantizers.common.weights.integer_weights import (
     StoredWeight,

@@ -28,10 +28,10 @@ from ortune.quantizers.common.layers import (
     note_unbounded_weights,
     refuse_without_layers,
 )
-from ortune.quantizers.common.node_filter import match_nodes
+from ortune.quantizers.common.nodes import match_nodes
 from ortune.quantizers.common.qdq import placement as places
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
-from ortune.quantizers.common.qdq.misread import write_for_runtime
+from ortune.quantizers.common.qdq.dequantize import write_for_runtime
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 from ortune.quantizers.common.qdq.smooth import Smoothing, compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights.integer_weights import Packer, find_tables, store_tables

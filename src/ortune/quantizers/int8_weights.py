@@ -17,8 +17,7 @@ from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common import layers
 from ortune.quantizers.common.grid import Bits
-from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
+from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize, select_nodes
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups, look_up
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ortune.bundle.target import Replay, Source, Target
-from ortune.targets.common import openvino_ir
+from ortune.targets.common import replay
 
 _PROPERTIES = "properties.json"
 
@@ -25,18 +25,18 @@ class OpenvinoIr(Target):
 
     def missing(self) -> str | None:
         """OpenVINO writes its own format."""
-        return openvino_ir.find_missing()
+        return replay.find_missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
-        return openvino_ir.explain_openvino_refusal(source)
+        return replay.explain_openvino_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the IR of every model, and the properties that they are compiled with."""
         models = _list_models(source, folder)
-        openvino_ir.write_models(source, models)
+        replay.write_models(source, models)
         text = json.dumps(
-            openvino_ir.read_openvino_backend(source).build_properties(), indent=1, sort_keys=True
+            replay.read_openvino_backend(source).build_properties(), indent=1, sort_keys=True
         )
         (folder / _PROPERTIES).write_text(f"{text}\n", encoding="utf-8")
         file = next(iter(models.values())).name
@@ -45,7 +45,7 @@ class OpenvinoIr(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         properties = json.loads((folder / _PROPERTIES).read_text(encoding="utf-8"))
-        return openvino_ir.replay_models(source, _list_models(source, folder), properties)
+        return replay.replay_models(source, _list_models(source, folder), properties)
 
 
 def _list_models(source: Source, folder: Path) -> Mapping[str, Path]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ortune.bundle.target import Replay, Source, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
-from ortune.targets.common import openvino_ir
+from ortune.targets.common import replay
 from ortune.targets.common.replay import find_environment
 
 _CONFIG = "config.json"
@@ -56,19 +56,19 @@ class Ovms(Target):
         """OpenVINO writes its own format; the version asked for must be there to replay it."""
         if self.release and self.replayed:
             return find_environment("openvino", self.release)[1]
-        return openvino_ir.find_missing()
+        return replay.find_missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
-        return openvino_ir.explain_openvino_refusal(source)
+        return replay.explain_openvino_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write every model as version 1 of its folder, and the configuration."""
         files = {name: folder / label / _VERSION / _MODEL for name, label in source.labels.items()}
         for file in files.values():
             file.parent.mkdir(parents=True)
-        openvino_ir.write_models(source, files, self._find_environment())
-        properties = openvino_ir.read_openvino_backend(source).build_properties()
+        replay.write_models(source, files, self._find_environment())
+        properties = replay.read_openvino_backend(source).build_properties()
         more = {
             "nireq": self.nireq or int(properties.get("NUM_STREAMS", "0")),
             "batch_size": self.batch,
@@ -95,7 +95,7 @@ class Ovms(Target):
             name: folder / model["base_path"] / _VERSION / _MODEL for name, model in models.items()
         }
         properties = next(iter(models.values())).get("plugin_config", {})
-        return openvino_ir.replay_models(source, files, properties, self._find_environment())
+        return replay.replay_models(source, files, properties, self._find_environment())
 
     def unrun(self, replay: Replay | None) -> str:
         """The server itself is not here."""

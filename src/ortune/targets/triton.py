@@ -23,7 +23,7 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.process import optimize_in_worker, translate_failures
 from ortune.serving.protocol import datatypes
-from ortune.targets.common import openvino_ir
+from ortune.targets.common import replay
 from ortune.targets.common.plain_session import copy_model
 from ortune.targets.common.replay import count_threads, find_environment, replay_in_workers
 
@@ -214,7 +214,7 @@ class Triton(Target):
             home = folder / label / _VERSION
             home.mkdir(parents=True)
             if _on_openvino(source):
-                openvino_ir.write_models(source, {name: home / "model.xml"}, place)
+                replay.write_models(source, {name: home / "model.xml"}, place)
             elif self.offline:
                 problem = "the release's onnxruntime does not rewrite the model"
                 backend, _ = stored.limit_threads(source.backend, effective_cpus())
@@ -271,7 +271,7 @@ class Triton(Target):
         A graph that is stored rewritten is left as it is.
         """
         if _on_openvino(source):
-            return openvino_ir.read_openvino_backend(source)
+            return replay.read_openvino_backend(source)
         backend = source.backend
         assert isinstance(backend, Cpu)
         inter_threads = (backend.inter_threads or count_threads(source)) if backend.parallel else 0

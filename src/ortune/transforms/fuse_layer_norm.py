@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, match
-from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
-from ortune.transforms.common.formulas.root_mean_square import (
+from ortune.transforms.common.formulas.formula import (
+    INCOMPLETE,
     Deviation,
     Root,
     ScaleAndShift,
     TrailingAxes,
+    at_each,
     find_quotient,
     find_roots,
     match_deviation,

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.transforms.common.formulas import root_mean_square
+from ortune.transforms.common.formulas import formula
 from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
 
 
@@ -47,18 +47,18 @@ class FuseRmsNorm(Transform):
 
 
 def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
-    norm_roots = list(root_mean_square.find_roots(mean))
-    if not norm_roots or root_mean_square.match_deviation(norm_roots[0]) is not None:
+    norm_roots = list(formula.find_roots(mean))
+    if not norm_roots or formula.match_deviation(norm_roots[0]) is not None:
         return 0
     x = norm_roots[0].squared
-    last = root_mean_square.require_trailing_axes(model, mean, x, norm_roots[0].axes)
+    last = formula.require_trailing_axes(model, mean, x, norm_roots[0].axes)
     if last is None:
         return 0
     for root in norm_roots:
-        node = root_mean_square.find_quotient(root, x)
+        node = formula.find_quotient(root, x)
         if node is not None:
-            above = root_mean_square.scale_and_shift(node, last, shifts=False)
-            return root_mean_square.replace_by_norm(
+            above = formula.scale_and_shift(node, last, shifts=False)
+            return formula.replace_by_norm(
                 model, editor, "RMSNormalization", x, root=root, above=above, last=last
             )
     return INCOMPLETE

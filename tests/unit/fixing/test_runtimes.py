@@ -25,8 +25,8 @@ from ortune.backends.openvino import Openvino
 from ortune.backends.reference import Reference
 from ortune.backends.runtimes.onnxruntime.compiled import compile_model
 from ortune.backends.runtimes.onnxruntime.providers import probe
-from ortune.backends.runtimes.tensorrt import build
-from ortune.backends.runtimes.tensorrt.build import BuildOptions
+from ortune.backends.runtimes.tensorrt import library
+from ortune.backends.runtimes.tensorrt.library import BuildOptions
 from ortune.backends.tensorrt import Tensorrt
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack, package
@@ -154,7 +154,7 @@ def an_operator_that_tensorrt_does_not_read(room: Room) -> Iterator[Pair]:
         "parser.num_errors -> 0",
     )
     recordings.play(room.patch, room.folder, *parts)
-    yield lambda: build.build_engine(path, BuildOptions()), lambda: open_it(Cpu(), path)
+    yield lambda: library.build_engine(path, BuildOptions()), lambda: open_it(Cpu(), path)
 
 
 @follow("backends/reference:_Evaluator.__init__", "--on cpu")

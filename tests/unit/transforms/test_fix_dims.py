@@ -16,7 +16,7 @@ from ortune.core.step import Recipe, Transform
 from ortune.data import synthetic
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from ortune.transforms.fix_dims import FixDims

@@ -12,7 +12,7 @@ from ortune.core.step import Recipe
 from ortune.data import synthetic
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import list_problems
+from ortune.graph.io.wellformed import list_problems
 from ortune.graph.ir import edit
 from ortune.search.recipe.build import build
 from ortune.transforms.fold_postprocess import FoldPostprocess

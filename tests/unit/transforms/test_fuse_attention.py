@@ -27,7 +27,7 @@ from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.graph.analysis.facts import read_facts
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.graph.ir import edit
 from ortune.search.recipe.space import make_clean_recipe
 from ortune.transforms.fuse_attention import FuseAttention

@@ -14,7 +14,7 @@ from ortune.core.errors import BadModel, OrtuneError, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.graph.ir import edit
 from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.ir_version import IrVersion

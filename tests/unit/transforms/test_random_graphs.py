@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tests import graphs, sweeps
 
 from ortune.core.step import Transform
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.transforms.simplify import Simplify
 
 Arrays = Sequence[np.ndarray]

@@ -21,13 +21,13 @@ from ortune.core.step import Quantizer, Step, Transform
 from ortune.data import augment, synthetic
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
-from ortune.graph.analysis.saturation import list_saturable_layers
+from ortune.graph.analysis.precision import list_saturable_layers
 from ortune.graph.io import file
 from ortune.measurement.rolled import StatefulModel
 from ortune.measurement.self_agreement import compare_with_itself
 from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.calibration.ranges_file import SavedRanges
-from ortune.quantizers.common.node_filter import escape_pattern
+from ortune.quantizers.common.nodes import escape_pattern
 from ortune.search.recipe import compare
 
 _MADE_UP = 4

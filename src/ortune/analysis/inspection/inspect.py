@@ -24,9 +24,9 @@ from ortune.data.synthetic import load_or_generate_feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis import node_costs
 from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.facts import weight_values
+from ortune.graph.analysis.precision import Saturable, list_saturable_layers
 from ortune.graph.analysis.regions import divide_into_regions
-from ortune.graph.analysis.saturation import Saturable, list_saturable_layers
-from ortune.graph.analysis.weight_values import weight_values
 from ortune.graph.diff import compare
 from ortune.graph.diff.result import Diff
 from ortune.graph.io import file, names
@@ -34,7 +34,7 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.edit import list_inputs, type_name
 from ortune.graph.lint import gpu
 from ortune.graph.lint.rules import Finding, lint_model, make_finding, sort_findings
-from ortune.graph.mapping.integers import count_integer_layers
+from ortune.graph.mapping.nodes import count_integer_layers
 from ortune.graph.shapes.infer import infer_copy
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, query_capabilities

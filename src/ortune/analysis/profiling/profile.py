@@ -25,13 +25,12 @@ from ortune.data import synthetic
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
-from ortune.graph.analysis.flops import node_flops
+from ortune.graph.analysis.node_costs import node_flops
 from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import dtype_name
-from ortune.graph.mapping.integers import count_integer_layers
-from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
+from ortune.graph.mapping.nodes import ADDED, Lineage, count_integer_layers, trace_lineage
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement import peaks as roofs
 from ortune.measurement.process import query_capabilities, require_backend, single_model_job

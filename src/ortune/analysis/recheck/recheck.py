@@ -10,9 +10,9 @@ from pathlib import Path
 from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, run_contest
 from ortune.analysis.recheck.request import Recheck
 from ortune.bundle.engine import consent
+from ortune.bundle.engine.archive import verify_signature
 from ortune.bundle.engine.golden import TOLERANCE_DB, explain_difference, snr_db
 from ortune.bundle.engine.manifest import Manifest
-from ortune.bundle.engine.signing import verify_signature
 from ortune.bundle.read import read_bundle
 from ortune.bundle.target import unpack_bundle
 from ortune.core.backend import Backend

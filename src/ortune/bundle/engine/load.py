@@ -18,13 +18,12 @@ import numpy as np
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
-from ortune.bundle.engine.archive import require_inside
+from ortune.bundle.engine.archive import require_inside, verify_signature
 from ortune.bundle.engine.call import Call, attach_pictures
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.golden import TOLERANCE_DB, describe_drift, list_cpu_differences, snr_db
 from ortune.bundle.engine.instances import Serving, load_serving, read_serving
 from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan, Signature
-from ortune.bundle.engine.signing import verify_signature
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, BadModel, BadSettings, summarize_error

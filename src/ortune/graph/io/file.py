@@ -20,8 +20,7 @@ from onnx_ir.passes import common
 from ortune.core import hub
 from ortune.core.errors import BadModel, OrtuneError, summarize_error
 from ortune.graph.io import external, names, protobuf, wellformed
-from ortune.graph.io.check import list_problems
-from ortune.graph.io.wellformed import Invalid
+from ortune.graph.io.wellformed import Invalid, list_problems
 from ortune.graph.io.write import SOURCES, write_model
 from ortune.graph.ir.edit import list_bodies, shape_of, walk_graphs
 

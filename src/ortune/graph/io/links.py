@@ -10,8 +10,7 @@ from pathlib import Path
 from ortune.core import regular_file
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.graph.io.locations import list_locations
-from ortune.graph.io.protobuf import Malformed
+from ortune.graph.io.protobuf import Malformed, list_locations
 
 
 @contextmanager

@@ -300,7 +300,7 @@ class Editor:
         if like is not None:
             node.outputs[0].type, node.outputs[0].shape = like.type, like.shape
         if dtype is not None:
-            node.outputs[0].dtype = dtype
+            node.outputs[0].type = ir.TensorType(dtype)
         return node
 
     def add_node(

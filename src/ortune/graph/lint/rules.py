@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.wording import format_count
-from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
-from ortune.graph.io.check import find_faults
-from ortune.graph.io.wellformed import is_runtime_operator
+from ortune.graph.analysis.facts import HALF_MAX, WeightValues, denormal_share
+from ortune.graph.io.wellformed import find_faults, is_runtime_operator
 from ortune.graph.ir import edit
 from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights

@@ -12,7 +12,7 @@ from ortune.core.errors import Refused
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
-from ortune.quantizers.common.node_filter import remember_names
+from ortune.quantizers.common.nodes import remember_names
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 

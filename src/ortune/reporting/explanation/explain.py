@@ -20,7 +20,7 @@ from ortune.core.trial import Interval, Score, Trial, UntriedPlan
 from ortune.graph.analysis.precision import find_precision, map_precisions
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.quantizers.common.node_filter import make_name_matcher
+from ortune.quantizers.common.nodes import make_name_matcher
 from ortune.reporting.explanation.requests import Explain
 from ortune.reporting.sections.history import list_contributions
 from ortune.reporting.sections.verdict import describe_answer

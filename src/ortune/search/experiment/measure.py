@@ -33,7 +33,7 @@ from ortune.core.trial import (
 from ortune.graph.io import file
 from ortune.graph.io.names import make_names_unique
 from ortune.graph.ir import edit
-from ortune.graph.mapping.integers import count_integer_layers
+from ortune.graph.mapping.nodes import count_integer_layers
 from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder

@@ -19,7 +19,7 @@ from ortune.core.roles import PREPARES, find_deciding_step, find_step_role, make
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.node_filter import escape_pattern
+from ortune.quantizers.common.nodes import escape_pattern
 from ortune.search.mixed_precision.survey import Survey
 
 S = TypeVar("S", bound=Step)

@@ -23,7 +23,7 @@ from ortune.core.errors import OrtuneError, Refused, find_interruption
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Interval
 from ortune.core.workload import spread_indices
-from ortune.graph.analysis.flops import node_flops
+from ortune.graph.analysis.node_costs import node_flops
 from ortune.graph.io import names
 from ortune.graph.ir import edit
 from ortune.graph.shapes.infer import infer_copy

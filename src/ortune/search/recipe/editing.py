@@ -27,7 +27,7 @@ from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
 from ortune.data.stream import Stream, write_stream
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
-from ortune.graph.io.check import check_model, describe_signature, retype_signature
+from ortune.graph.io.wellformed import check_model, describe_signature, retype_signature
 from ortune.graph.ir.edit import list_inputs, list_outputs, take_notes, walk_nodes
 from ortune.measurement.process import WorkerFailed, compute_outputs
 from ortune.metrics.snr import Snr

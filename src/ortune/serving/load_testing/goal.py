@@ -19,9 +19,9 @@ from typing import TypeAlias
 import numpy as np
 
 from ortune.bundle.engine import archive, joining
+from ortune.bundle.engine.archive import signature_of
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.engine.signing import signature_of
 from ortune.bundle.members import with_serving, write_serving
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError

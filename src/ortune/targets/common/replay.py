@@ -1,10 +1,13 @@
-"""Run a written package beside the bundle that it was made of: answers and time."""
+"""Run a written package beside its bundle: answers and time; write OpenVINO's format."""
 
+import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ortune.backends.openvino import Openvino
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.target import Replay, Source
 from ortune.core import wording
@@ -17,7 +20,13 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, compute_outputs, translate_failures, worker_folder
+from ortune.measurement.process import (
+    Worker,
+    compute_outputs,
+    optimize_in_worker,
+    translate_failures,
+    worker_folder,
+)
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
@@ -128,3 +137,50 @@ def _make_job(
     out = worker_folder(root / "workers", "package")
     files = {name: path.absolute() for name, path in models.items()}
     return WorkerJob(files, backend, feeds, out, environment=environment)
+
+
+def find_missing() -> str | None:
+    """Return what must be installed to write OpenVINO's own format; None if it is there."""
+    return None if importlib.util.find_spec("openvino") else "pip install openvino"
+
+
+def explain_openvino_refusal(source: Source) -> str:
+    """Return why OpenVINO cannot run a plan as it was measured; empty when it can."""
+    if not isinstance(source.backend, Openvino):
+        return f"it was measured on '{source.backend.name()}', not on OpenVINO"
+    if source.backend.device != "cpu":
+        return f"it was measured on OpenVINO's device {source.backend.device}, not on its CPU"
+    return ""
+
+
+def read_openvino_backend(source: Source) -> Openvino:
+    """Return the settings of an OpenVINO plan, with its threads as a number."""
+    backend = source.backend
+    assert isinstance(backend, Openvino)
+    return replace(backend, threads=count_threads(source))
+
+
+def write_models(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
+    """Write tuned models and their ``.bin`` in a worker; BadModel where one does not convert."""
+    for name, out in files.items():
+        with translate_failures("OpenVINO does not convert the model", ANOTHER):
+            optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
+
+
+def replay_models(
+    source: Source,
+    files: Mapping[str, Path],
+    properties: Mapping[str, str],
+    environment: str = HERE,
+) -> Replay:
+    """Open the written files with the package's properties; BadModel where one does not run."""
+    backend = read_openvino_backend(source)
+    if properties != (expected := backend.build_properties()):
+        raise BadModel(
+            f"the package says {dict(properties)}, and the plan was tuned as {expected}",
+            fix="pack again",
+        )
+    release = version("openvino") if environment == HERE else environment.partition("-")[2]
+    return replay_in_workers(
+        source, files, backend, f"openvino {release}", environment=environment
+    )

@@ -19,7 +19,7 @@ from ortune.analysis.conversion.steps import leave_out, read_sensitive_layers
 from ortune.core.errors import BadData, BadModel, BadSettings
 from ortune.core.facts import Facts
 from ortune.core.result import as_json
-from ortune.quantizers.common.node_filter import escape_pattern, match_nodes
+from ortune.quantizers.common.nodes import escape_pattern, match_nodes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.simplify import Simplify
 

@@ -8,7 +8,7 @@ from tests.unit.rewriting import model_of, run
 
 from ortune.analysis.verification.bisect import splice
 from ortune.core.errors import BadModel
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 from ortune.graph.parts.extract import extract
 
 HOST = """<ir_version: 8, opset_import: ["": 17]>

@@ -12,8 +12,8 @@ import pytest
 from tests.unit import studies
 from tests.unit.packaged import forge
 
+from ortune.bundle.engine.archive import signature_of, verify_signature
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.engine.signing import signature_of, verify_signature
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError

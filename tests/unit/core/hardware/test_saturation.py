@@ -19,7 +19,7 @@ from ortune.backends.simulated import Simulated
 from ortune.core.errors import BadSettings
 from ortune.core.hardware import saturation
 from ortune.core.hardware.cpus import instruction_sets
-from ortune.graph.analysis.saturation import list_saturable_layers
+from ortune.graph.analysis.precision import list_saturable_layers
 from ortune.graph.io import file
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static

@@ -11,7 +11,7 @@ from tests.unit.rewriting import loaded
 from ortune.core.errors import Refused
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Transform
-from ortune.graph.io.check import check_model, describe_signature
+from ortune.graph.io.wellformed import check_model, describe_signature
 
 MODEL = """<ir_version: 8, opset_import: ["": 17, "own.ops": 3]>
 g (float[n,32] x) => (float[n,32] y, float[n,32] own) {

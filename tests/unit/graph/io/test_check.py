@@ -17,7 +17,7 @@ from tests.unit.rewriting import model_of
 
 from ortune.core.errors import BadModel
 from ortune.graph.io import file, protobuf
-from ortune.graph.io.check import check_model, describe_signature, list_problems
+from ortune.graph.io.wellformed import check_model, describe_signature, list_problems
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 4] x, bool c) => (float[n, 4] y)

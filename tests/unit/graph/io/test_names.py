@@ -17,8 +17,8 @@ from tests.unit.rewriting import run
 
 from ortune.core.errors import BadModel
 from ortune.graph.io import file
-from ortune.graph.io.check import list_problems
 from ortune.graph.io.names import make_names_unique
+from ortune.graph.io.wellformed import list_problems
 from ortune.graph.ir import edit
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -14,8 +14,7 @@ from onnx import numpy_helper
 from ortune.core.errors import OrtuneError
 from ortune.core.reading import read_step
 from ortune.core.step import Transform
-from ortune.graph.analysis.facts import read_facts
-from ortune.graph.analysis.weight_values import weight_values
+from ortune.graph.analysis.facts import read_facts, weight_values
 from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.graph.lint.rules import Finding, lint_model, make_finding

@@ -15,7 +15,7 @@ from ortune.core.backend import Backend
 from ortune.core.session import IntegerUse
 from ortune.core.wording import format_integer_use
 from ortune.graph.io import file
-from ortune.graph.mapping.integers import count_integer_layers
+from ortune.graph.mapping.nodes import count_integer_layers
 from ortune.quantizers.int8_static import Int8Static
 
 TEXT = """g (float[1,16,9,9] x) => (float[1,16,5,5] y) {

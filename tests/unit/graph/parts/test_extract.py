@@ -14,7 +14,7 @@ from tests.unit.rewriting import model_of, normal, run
 
 from ortune.core.errors import BadModel
 from ortune.graph.io import file
-from ortune.graph.io.check import list_problems
+from ortune.graph.io.wellformed import list_problems
 from ortune.graph.parts.extract import extract
 
 CHAIN = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ortune.quantizers.common.node_filter import escape_pattern, make_name_matcher
+from ortune.quantizers.common.nodes import escape_pattern, make_name_matcher
 
 
 @pytest.mark.parametrize("name", ["a", "b[0]", "a*", "what?", "re:a", "/plain/conv.1", "[r]", ""])

@@ -17,7 +17,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan
 from ortune.graph.io import names
-from ortune.quantizers.common.node_filter import escape_pattern
+from ortune.quantizers.common.nodes import escape_pattern
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 from ortune.search.mixed_precision.choice import (

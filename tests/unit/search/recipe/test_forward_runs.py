@@ -15,13 +15,13 @@ from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.quantizers.common.float16.format import BFLOAT16, FLOAT16
 from ortune.quantizers.common.float16.islands import (
     add_switches,
     group_into_layers,
     list_narrow_nodes,
     select_islands,
 )
+from ortune.quantizers.common.float16.overflow import BFLOAT16, FLOAT16
 from ortune.quantizers.fp16 import Fp16
 from ortune.search.recipe.build import build
 

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.step import Noise
 from ortune.graph.ir import edit
-from ortune.quantizers.common.float16.format import Format, ValueKind
-from ortune.quantizers.common.float16.overflow import MOVERS
+from ortune.quantizers.common.float16.overflow import MOVERS, Format, ValueKind
 from ortune.quantizers.common.nodes import replace_output
 
 HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")

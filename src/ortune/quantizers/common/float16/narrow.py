@@ -18,17 +18,6 @@ from ortune.core.step import Noise, Quantizer, Step
 from ortune.core.wording import format_count, join_names
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16 import overflow
-from ortune.quantizers.common.float16.format import (
-    CONTROL,
-    FLOAT16,
-    MASK,
-    Format,
-    ValueKind,
-    find_schema,
-    find_sequence_nodes,
-    infer_value_kinds,
-    list_formal_parameters,
-)
 from ortune.quantizers.common.float16.islands import (
     HEAVY,
     MAX_NAMES,
@@ -38,9 +27,21 @@ from ortune.quantizers.common.float16.islands import (
     list_narrow_nodes,
     select_islands,
 )
-from ortune.quantizers.common.float16.overflow import MOVERS, Rules
+from ortune.quantizers.common.float16.overflow import (
+    CONTROL,
+    FLOAT16,
+    MASK,
+    MOVERS,
+    Format,
+    Rules,
+    ValueKind,
+    find_schema,
+    find_sequence_nodes,
+    infer_value_kinds,
+    list_formal_parameters,
+)
 from ortune.quantizers.common.layers import flatten_model
-from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
+from ortune.quantizers.common.nodes import escape_pattern, select_nodes
 
 FLOAT = ir.DataType.FLOAT
 

@@ -26,7 +26,7 @@ from ortune.core.observer import Ranges
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common import grid
 from ortune.quantizers.common.layers import Layer, find_layers, has_bounded_values, is_last
-from ortune.quantizers.common.node_filter import match_nodes
+from ortune.quantizers.common.nodes import match_nodes
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Target, Treatment, has_rule
 from ortune.transforms.common.simplify.clamps import read_clamp
 

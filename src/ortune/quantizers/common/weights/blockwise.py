@@ -42,7 +42,7 @@ from ortune.quantizers.common.grid import (
     split_into_blocks,
 )
 from ortune.quantizers.common.layers import flatten_model, is_last, refuse_without_layers
-from ortune.quantizers.common.node_filter import select_nodes
+from ortune.quantizers.common.nodes import select_nodes
 from ortune.quantizers.common.weights import write
 from ortune.transforms.common.raise_version import raise_to
 

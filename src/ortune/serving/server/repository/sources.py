@@ -14,8 +14,7 @@ from ortune.bundle.engine import archive
 from ortune.core import regular_file
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.wording import format_count
-from ortune.graph.io.locations import list_locations
-from ortune.graph.io.protobuf import Malformed
+from ortune.graph.io.protobuf import Malformed, list_locations
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Names of models: they stand in URLs, metrics and logs as they are."""

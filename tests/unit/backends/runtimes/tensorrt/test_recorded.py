@@ -14,8 +14,8 @@ import pytest
 from tests.recorded import recordings
 
 from ortune.backends import tensorrt_engine
-from ortune.backends.runtimes.tensorrt import build, library
-from ortune.backends.runtimes.tensorrt.build import BuildOptions
+from ortune.backends.runtimes.tensorrt import library
+from ortune.backends.runtimes.tensorrt.library import BuildOptions
 from ortune.core.errors import BackendMissing, BadData, BadModel, BadSettings, OrtuneError
 
 RANGE = "x:1x4..8x4..4x4"
@@ -30,7 +30,7 @@ def test_building_says_what_was_asked(
     script = recordings.play(monkeypatch, tmp_path, "build", api=api)
     cache = tmp_path / "cache"
     options = BuildOptions(profiles=(RANGE,), workspace_mb=256, timing_cache=cache)
-    assert build.build_engine(tmp_path / "toy.onnx", options) == b"engine"
+    assert library.build_engine(tmp_path / "toy.onnx", options) == b"engine"
     assert script.done() == []
     assert [one.read_bytes() for one in cache.iterdir()] == [b"times"]
 
@@ -104,7 +104,7 @@ def test_an_operator_that_is_not_taken_is_named(
     )
     recordings.play(monkeypatch, tmp_path, *parts)
     with pytest.raises(BadModel, match="node 3: no importer registered for op: Frobnicate"):
-        build.build_engine(tmp_path / "toy.onnx", BuildOptions())
+        library.build_engine(tmp_path / "toy.onnx", BuildOptions())
 
 
 def test_an_input_of_open_size_needs_a_range(
@@ -114,11 +114,11 @@ def test_an_input_of_open_size_needs_a_range(
     begun = begun.replace("config.set_memory_pool_limit(MemoryPoolType.WORKSPACE, 268435456)", "")
     recordings.play(monkeypatch, tmp_path, begun, "tensor.shape -> (-1, 4)")
     with pytest.raises(BadSettings, match=r"'x' has a dynamic size \(-1x4\)") as caught:
-        build.build_engine(tmp_path / "toy.onnx", BuildOptions())
+        library.build_engine(tmp_path / "toy.onnx", BuildOptions())
     assert 'profiles=["x:1x3..8x3"]' in caught.value.fix
     recordings.play(monkeypatch, tmp_path, begun)
     with pytest.raises(BadSettings, match="the model has no input 'z'"):
-        build.build_engine(tmp_path / "toy.onnx", BuildOptions(profiles=("z:1..2",)))
+        library.build_engine(tmp_path / "toy.onnx", BuildOptions(profiles=("z:1..2",)))
 
 
 def test_a_timing_cache_of_another_device_is_begun_anew(
@@ -136,7 +136,7 @@ def test_a_timing_cache_of_another_device_is_begun_anew(
     (tmp_path / "timing-10.16.0.72-0.cache").write_bytes(b"old")
     options = BuildOptions(profiles=(RANGE,), workspace_mb=256, timing_cache=tmp_path)
     with pytest.raises(BadModel, match=r"builds no engine of toy\.onnx"):
-        build.build_engine(tmp_path / "toy.onnx", options)
+        library.build_engine(tmp_path / "toy.onnx", options)
 
 
 def test_plugins_are_loaded_before_the_model_is_read(
@@ -146,7 +146,7 @@ def test_plugins_are_loaded_before_the_model_is_read(
     refused = "registry.load_library('libmine.so') -> None"
     recordings.play(monkeypatch, tmp_path, begun, refused)
     with pytest.raises(BadSettings, match="does not load the plug-in library"):
-        build.build_engine(tmp_path / "toy.onnx", BuildOptions(plugins=("/x/libmine.so",)))
+        library.build_engine(tmp_path / "toy.onnx", BuildOptions(plugins=("/x/libmine.so",)))
 
 
 def test_an_engine_of_another_version_is_refused(
@@ -175,7 +175,7 @@ def test_the_layers_are_what_the_inspector_says(
         "engine.create_engine_inspector() -> inspector",
         "inspector.get_engine_information(LayerInformationFormat.JSON) -> '{\"Layers\": []}'",
     )
-    assert build.describe_layers(b"engine", BuildOptions()) == '{\n "Layers": []\n}\n'
+    assert library.describe_layers(b"engine", BuildOptions()) == '{\n "Layers": []\n}\n'
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_device_that_is_not_there_and_memory_that_is_not_there(
 ) -> None:
     recordings.play(monkeypatch, tmp_path, "cudart.cudaSetDevice(3) -> 101")
     with pytest.raises(BackendMissing, match="device 3 cannot be used: cudaErrorInvalidDevice"):
-        build.build_engine(tmp_path / "toy.onnx", BuildOptions(device=3))
+        library.build_engine(tmp_path / "toy.onnx", BuildOptions(device=3))
     begun = recordings.until("run", "cudart.cudaMalloc")
     last = "cudart.cudaMalloc(32) -> 2, None\ncudart.cudaStreamDestroy(77) -> 0"
     recordings.play(monkeypatch, tmp_path, "load", begun, last, x=X)

@@ -9,8 +9,7 @@ import onnxruntime as ort
 import pytest
 from tests.unit.quantizers.common.qdq.rule_toys import PAIR, TOYS, Toy, integers
 
-from ortune.quantizers.common.qdq.dequantize import bound_joined
-from ortune.quantizers.common.qdq.misread import write_lengths
+from ortune.quantizers.common.qdq.dequantize import bound_joined, write_lengths
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Rule, Treatment
 
 ov = pytest.importorskip("openvino")
