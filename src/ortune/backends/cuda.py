@@ -140,9 +140,8 @@ class Cuda(Backend):
     def missing(self) -> str | None:
         """Return why no session starts on this GPU, or None.
 
-        Raises:
-            BadSettings: The provider does not know an option that is set, or a library of custom
-                operators cannot be used.
+        Raises BadSettings: the provider does not know an option that is set, or a library of
+        custom operators cannot be used.
         """
         probe_result = probe.probe_provider(self.provider, self.device)
         if probe_result.state != "works":
@@ -182,9 +181,8 @@ class Cuda(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the GPU, its buffers bound there.
 
-        Raises:
-            BackendMissing: The provider does not start, or takes no node of the model.
-            BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        Raises BackendMissing: the provider does not start, or takes no node of the model;
+        BadSettings: a CUDA graph is asked for, and the model does not allow one.
         """
         return self._open_session(path, self._make_session_options(verbose), verbose)
 
@@ -236,10 +234,8 @@ class Cuda(Backend):
     def provider_options(self) -> dict[str, str]:
         """Return the options of the provider, by onnxruntime's page "CUDA Execution Provider".
 
-        Every default that matters is written out; the runtime's own is TF32 on.
-
-        Raises:
-            BadSettings: A free option is wrong.
+        Every default that matters is written out; the runtime's own is TF32 on. Raises
+        BadSettings: a free option is wrong.
         """
         options = {
             "device_id": str(self.device),

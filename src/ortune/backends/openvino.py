@@ -44,8 +44,7 @@ def list_openvino_devices(device: str = "CPU") -> list[Any]:
     Args:
         device: In OpenVINO's spelling; AUTO is its own runtime's matter.
 
-    Raises:
-        BackendMissing: It is not installed, or offers none.
+    Raises BackendMissing: it is not installed, or offers none.
     """
     if device == "AUTO":
         raise BackendMissing("the plug-in is not asked for AUTO", fix="pip install openvino")
@@ -264,8 +263,7 @@ class Openvino(Backend):
     def missing(self) -> str | None:
         """Return what to install, or None when one of the two ways is open.
 
-        Raises:
-            BadSettings: The installed OpenVINO does not know a property that is set.
+        Raises BadSettings: the installed OpenVINO does not know a property that is set.
         """
         reason = explain_missing_plugin(self._name)
         if reason is not None and (other := native.explain_missing_device(self._name)):
@@ -325,8 +323,7 @@ class Openvino(Backend):
     def build_properties(self) -> dict[str, str]:
         """Return OpenVINO's properties: those that matter, and all that are not at its default.
 
-        Raises:
-            BadSettings: A free property is wrong.
+        Raises BadSettings: a free property is wrong.
         """
         always = {
             "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
@@ -346,10 +343,8 @@ class Openvino(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Open a session with every option that matters written out.
 
-        OpenVINO's own format (``.xml``) is for its own runtime alone.
-
-        Raises:
-            BadSettings: The installed OpenVINO does not know a property.
+        OpenVINO's own format (``.xml``) is for its own runtime alone. Raises BadSettings: the
+        installed OpenVINO does not know a property.
         """
         with _replace_links(path) as plain:
             session: AbstractContextManager[Session]

@@ -143,8 +143,7 @@ class Tensorrt(Backend):
     def missing(self) -> str | None:
         """Return why no session starts on this GPU, or None.
 
-        Raises:
-            BadSettings: The provider does not know an option that is set.
+        Raises BadSettings: the provider does not know an option that is set.
         """
         probe_result = probe.probe_provider(self.provider, self.device)
         if probe_result.state != "works":
@@ -176,9 +175,8 @@ class Tensorrt(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the GPU, its buffers bound there; the engine may be built first.
 
-        Raises:
-            BackendMissing: The provider does not start, or takes no node of the model.
-            BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        Raises BackendMissing: the provider does not start, or takes no node of the model;
+        BadSettings: a CUDA graph is asked for, and the model does not allow one.
         """
         return self._open_session(path, self._make_session_options(verbose), verbose)
 
@@ -279,8 +277,7 @@ class Tensorrt(Backend):
             cache: Folder of its engines; empty to keep none. The times of tactics are kept for all
                 models together: TensorRT itself leaves those of another device or release out.
 
-        Raises:
-            BadSettings: A profile or a free option is wrong.
+        Raises BadSettings: a profile or a free option is wrong.
         """
         home = find_cache_folder()
         timings = home / "tensorrt-timings" if home and self.timing_cache else None

@@ -202,19 +202,15 @@ class Target(Plugin):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the package into an empty folder and return lines that say how to use it.
 
-        The same source gives the same bytes: no dates, no machine's paths.
-
-        Raises:
-            OrtuneError: It cannot be written.
+        The same source gives the same bytes: no dates, no machine's paths. Raises OrtuneError: it
+        cannot be written.
         """
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Open what `write` wrote and run the golden samples; None where nothing here can.
 
-        What is compared and timed are the package's files, once they say what was tuned.
-
-        Raises:
-            OrtuneError: It does not open or does not run.
+        What is compared and timed are the package's files, once they say what was tuned. Raises
+        OrtuneError: it does not open or does not run.
         """
         return None
 

@@ -54,8 +54,7 @@ class Alphabet:
 def read_alphabet(folder: HubFolder | None) -> Alphabet | None:
     """Return the alphabet of a folder; None where its model does not spell, or has no letters.
 
-    Raises:
-        BadModel: A file of it cannot be read.
+    Raises BadModel: a file of it cannot be read.
     """
     if folder is None or not folder.spells or not (folder.folder / hub.VOCABULARY).is_file():
         return None

@@ -92,8 +92,7 @@ class NamedArrays:
 def open_npz(path: Path) -> NamedArrays:
     """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.
 
-    Raises:
-        BadData: It cannot be read.
+    Raises BadData: it cannot be read.
     """
     with (
         translate_read_errors(path),

@@ -20,8 +20,7 @@ from ortune.data.feeds import Feeds
 def parse_augmentations(text: str) -> tuple[Augmentation, ...]:
     """Read ``noise(db=30),flip,scale(low=0.9,high=1.1)``.
 
-    Raises:
-        OrtuneError: The text, a name or a field is wrong.
+    Raises OrtuneError: the text, a name or a field is wrong.
     """
     return tuple(augmentation for augmentation, _ in parse_list(Augmentation, text))
 
@@ -44,8 +43,7 @@ def augment_samples(
     Args:
         out: Folder for ``augmented.stream``.
 
-    Raises:
-        BadData: A way alters no input of these samples, or names one that is not there.
+    Raises BadData: a way alters no input of these samples, or names one that is not there.
     """
     source = stream.Stream(feeds.stream)
     first = source[indices[0]]

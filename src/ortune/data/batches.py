@@ -47,10 +47,8 @@ def count_sample_rows(inputs: Sequence[TensorSpec]) -> int | None:
 def check_batch(batch: int, inputs: Sequence[TensorSpec]) -> None:
     """Check that the model takes this many samples in one run; 0 and 1 are always fine.
 
-    A model of a fixed batch takes one sample a run, which holds all its rows.
-
-    Raises:
-        BadData: It does not.
+    A model of a fixed batch takes one sample a run, which holds all its rows. Raises BadData: it
+    does not.
     """
     if batch <= 1:
         return
@@ -88,8 +86,7 @@ def split_block(
         splits: The inputs share a batch dimension.
         optional: Inputs that the block may leave out.
 
-    Raises:
-        BadData: It does not fit the inputs, or its labels or groups do not fit it.
+    Raises BadData: it does not fit the inputs, or its labels or groups do not fit it.
     """
     specs = checks.specs_by_name(inputs)
     extras = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in specs}

@@ -65,8 +65,7 @@ def number_classes(
     Args:
         classes: The model's own, in the order of their numbers.
 
-    Raises:
-        BadData: The file cannot be read, or does not have a folder's name.
+    Raises BadData: the file cannot be read, or does not have a folder's name.
     """
     names = sorted({path.parent.name for path in files if path.parent != folder})
     if len(names) < 2:

@@ -76,8 +76,7 @@ def derive_budget(
         labels: One a sample, or None.
         states: Outputs that the model takes at its next step.
 
-    Raises:
-        BadData: There are no outputs, or the baseline's own outputs hold NaN.
+    Raises BadData: there are no outputs, or the baseline's own outputs hold NaN.
     """
     if not outputs or not all(outputs.values()):
         raise BadData("no outputs to derive a budget from", fix="give one with --budget")

@@ -92,8 +92,7 @@ def load_feeds(
         sentences: What tokenizes, of a caller that asks it for the texts; without it as `settings`
             say.
 
-    Raises:
-        BadData: The source, a sample or the labels cannot be used; two lines say why.
+    Raises BadData: the source, a sample or the labels cannot be used; two lines say why.
     """
     checks.check_tensor_inputs(inputs)
     batches.check_batch(batch, inputs)

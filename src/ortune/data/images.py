@@ -39,8 +39,7 @@ def read_image_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, see `number_classes`.
 
-    Raises:
-        BadData: Pillow is missing, the settings do not fit, or a file is no image.
+    Raises BadData: Pillow is missing, the settings do not fit, or a file is no image.
     """
     keys = reading.pictures
     keys = preprocess.read_preprocess_keys(folder / SETTINGS) if keys is None else keys
@@ -61,8 +60,7 @@ def settings_for(
     Args:
         where: The file that the keys are from, for errors.
 
-    Raises:
-        BadData: The settings do not fit.
+    Raises BadData: the settings do not fit.
     """
     name = str(keys.get("input", inputs[0].name if len(inputs) == 1 else ""))
     spec = checks.specs_by_name(inputs).get(name)
@@ -101,8 +99,7 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
     Args:
         picture: A file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
 
-    Raises:
-        BadData: Pillow is missing, it is no picture, or too small for the crop.
+    Raises BadData: Pillow is missing, it is no picture, or too small for the crop.
     """
     try:
         from PIL import Image as PillowImage

@@ -36,8 +36,7 @@ class Annotations:
             where: The sample's file, as a folder of pictures names it; or in a folder of .npz,
                 where the suffix does not count.
 
-        Raises:
-            BadData: The file does not name it.
+        Raises BadData: the file does not name it.
         """
         path = PurePosixPath(Path(where).as_posix())
         for name in (str(path), path.name):
@@ -60,9 +59,7 @@ def read_annotations(path: Path) -> Annotations:
 
     A label is a mapping: ``boxes`` (left, top, width, height), ``classes`` (the category's place
     among the sorted ids), ``ids``, ``crowd``, and ``size`` [width, height] where the file has it.
-
-    Raises:
-        BadData: It cannot be read or is none.
+    Raises BadData: it cannot be read or is none.
     """
     with arrays.translate_read_errors(path):
         checks.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
@@ -160,8 +157,7 @@ class NamedLabels:
             where: The sample's file below the folder that was given; which row or chunk of it a
                 sample is stands behind.
 
-        Raises:
-            BadData: No row names the file, or more than one does, or one names two files.
+        Raises BadData: no row names the file, or more than one does, or one names two files.
         """
         shown, rows = self._find_rows(where)
         if not rows:
@@ -230,11 +226,9 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
     """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line
-    with a column ``label`` or ``text``; another that has file names says which sample a row is
-    of. Labels that all look like integers are, else numbers, else text.
-
-    Raises:
-        BadData: It cannot be read.
+    with a column ``label`` or ``text``; another that has file names says which sample a row is of.
+    Labels that all look like integers are, else numbers, else text. Raises BadData: it cannot be
+    read.
     """
     if path.suffix == ".npy":
         values = arrays.map_npy(path).read()

@@ -88,9 +88,8 @@ def find_padding(
         samples: Read once.
         mask: The mask's name; without it inputs with "mask" in their names are looked at first.
 
-    Raises:
-        BadData: There is no mask, it is not one with padding at one end, its length is fixed, or
-            nothing is padded.
+    Raises BadData: there is no mask, it is not one with padding at one end, its length is fixed,
+    or nothing is padded.
     """
     specs = {spec.name: spec for spec in inputs}
     if mask and mask not in specs:

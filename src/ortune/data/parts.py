@@ -49,8 +49,7 @@ def list_source_files(
     Args:
         inputs: Of the model: rows of a .npz are records where they share a batch dimension.
 
-    Raises:
-        BadData: There is none, or one cannot be read or is of no kind that has records.
+    Raises BadData: there is none, or one cannot be read or is of no kind that has records.
     """
     path = Path(source)
     if not path.exists():

@@ -94,8 +94,7 @@ Features: TypeAlias = LogMel | Waveform
 def read_features(settings: HubFolder | None) -> Features | None:
     """Return what a folder's feature extractor computes; None of another kind, or without one.
 
-    Raises:
-        BadModel: Its settings are out of bounds.
+    Raises BadModel: its settings are out of bounds.
     """
     keys = {} if settings is None else settings.extractor
     kind = keys.get("feature_extractor_type")

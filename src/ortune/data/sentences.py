@@ -43,8 +43,7 @@ UNLABELLED = -100
 def load_tokenizer(folder: HubFolder) -> Any:
     """Read a folder's tokenizer.
 
-    Raises:
-        BadData: The package tokenizers is not installed, or does not read the file.
+    Raises BadData: the package tokenizers is not installed, or does not read the file.
     """
     try:
         from tokenizers import Tokenizer
@@ -121,8 +120,7 @@ class Sentences:
         Args:
             answers: Texts are to be answered in words: a question has every part of a long text.
 
-        Raises:
-            BadData: As `load_tokenizer`.
+        Raises BadData: as `load_tokenizer`.
         """
         self.kept: dict[str, list[TokenizedText]] = {}
         self._keeps = answers and folder.task not in _WITHOUT_WORDS
@@ -144,8 +142,7 @@ class Sentences:
     def make_blocks(self, row: Mapping[str, Any], where: str) -> Iterator[NamedArrays]:
         """Yield one row as a sample; two sentences to compare as two where they have no score.
 
-        Raises:
-            BadData: A text is missing, or a label does not fit it.
+        Raises BadData: a text is missing, or a label does not fit it.
         """
         text: Any = row.get(TEXT)
         pair: Any = row.get(PAIR)
@@ -297,8 +294,7 @@ def open_sentences(
     Args:
         answers: Texts are to be answered; see `Sentences`.
 
-    Raises:
-        BadData: As `Sentences`.
+    Raises BadData: as `Sentences`.
     """
     names = checks.specs_by_name(inputs)
     if folder is None or IDS not in names or TEXT in names:
@@ -311,8 +307,7 @@ def open_sentences(
 def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where a row is from and its columns: lines of a .txt, or a .csv with a header.
 
-    Raises:
-        BadData: The file cannot be read, or a row has more columns than the header.
+    Raises BadData: the file cannot be read, or a row has more columns than the header.
     """
     with arrays.open_text(path) as file:
         if path.suffix.lower() == ".txt":

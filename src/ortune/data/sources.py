@@ -54,8 +54,7 @@ def open_source(
     Args:
         records: Rows or lines that are read of a file with several; all without it.
 
-    Raises:
-        BadData: It does not exist, is empty or of no known kind.
+    Raises BadData: it does not exist, is empty or of no known kind.
     """
     if callable(source):
         user_function.demand_callable(source, describe_source(source), *user_function.DATA)
@@ -124,8 +123,7 @@ def _open_folder(folder: Path, reading: Reading) -> Iterator[NamedArrays]:
 def list_folder_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `open_source` reads, in order, where each has samples.
 
-    Raises:
-        BadData: There are none, or files that only together make samples: a .npy per input.
+    Raises BadData: there are none, or files that only together make samples: a .npy per input.
     """
     entries = _list_entries(folder)
     _, files = _find_samples(entries)
@@ -249,8 +247,7 @@ def _open_lines(
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the lines of a text file that are not blank, each with where it is.
 
-    Raises:
-        BadData: It cannot be read, or a line does not fit the memory.
+    Raises BadData: it cannot be read, or a line does not fit the memory.
     """
     most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
     with arrays.open_text(path, "utf-8", newline=None) as file:

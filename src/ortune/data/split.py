@@ -49,8 +49,7 @@ def split_samples(
             hold out fewer, so many are held out, if `compute_split_minimum` allows; the rest is
             then divided into calibration and search as before, 1 to 2.
 
-    Raises:
-        BadData: A calibration sample is also in the data.
+    Raises BadData: a calibration sample is also in the data.
     """
     if calibration is not None:
         require_disjoint(feeds, calibration)
@@ -144,8 +143,7 @@ def find_distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
 def require_disjoint(feeds: Feeds, calibration: Feeds) -> None:
     """Refuse samples to calibrate on that are also among those to score on.
 
-    Raises:
-        BadData: Some are.
+    Raises BadData: some are.
     """
     places: dict[str, int] = {}
     for at, digest in enumerate(feeds.digests):

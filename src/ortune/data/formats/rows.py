@@ -27,8 +27,7 @@ Pictures: TypeAlias = Callable[[Any, str], NDArray[Any]]
 def select_columns(available: Collection[str], where: str, reading: Reading) -> list[str]:
     """Return the columns that are read: the inputs or texts, label and group; others are noted.
 
-    Raises:
-        BadData: An input is missing.
+    Raises BadData: an input is missing.
     """
     specs, optional = reading.specs, reading.optional
     if reading.sentences is not None and texts.TEXT in available:
@@ -68,8 +67,7 @@ def make_row_blocks(
     Args:
         row: Column name -> a number, text, nested lists, an array or a picture.
 
-    Raises:
-        BadData: A value is missing or no array.
+    Raises BadData: a value is missing or no array.
     """
     if reading.sentences is not None and texts.TEXT in row:
         yield from reading.sentences.make_blocks(row, where)
@@ -132,8 +130,7 @@ def read_parquet_blocks(
     Args:
         records: Rows that are read of each file; all without it.
 
-    Raises:
-        BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
+    Raises BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
     """
     arrow, parquet = _import_parquet()
     tensor = make_picture_reader(files[0].parent, reading)
@@ -211,9 +208,8 @@ _SPLIT = re.compile(r"[\w.-]+")
 def read_hub_blocks(source: str, reading: Reading) -> Iterator[NamedArrays]:
     """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
 
-    Raises:
-        BadData: ``datasets`` is not installed, there is no such dataset, or several splits and
-            none is named.
+    Raises BadData: ``datasets`` is not installed, there is no such dataset, or several splits and
+    none is named.
     """
     try:
         import datasets

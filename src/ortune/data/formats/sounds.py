@@ -88,8 +88,7 @@ class Wav:
         Args:
             dtype: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width.
 
-        Raises:
-            BadData: The file cannot be read.
+        Raises BadData: the file cannot be read.
         """
         soundfile = _import_library("soundfile")
         values: NDArray[Any]
@@ -108,9 +107,8 @@ class Wav:
 def open_wav(path: Path) -> Wav:
     """Read the header of a file.
 
-    Raises:
-        BadData: It is no such file, of another kind, or promises more than it holds; or
-            soundfile is not installed.
+    Raises BadData: it is no such file, of another kind, or promises more than it holds; or
+    soundfile is not installed.
     """
     soundfile = _import_library("soundfile")
     with arrays.translate_read_errors(path, _FIX):
@@ -145,8 +143,7 @@ def read_sound_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
 
-    Raises:
-        BadData: The settings do not fit, a file cannot be read or has another rate.
+    Raises BadData: the settings do not fit, a file cannot be read or has another rate.
     """
     note, features, specs = reading.note, reading.features, checks.specs_by_name(reading.needed)
     settings, spec = _read_settings(folder / SETTINGS, specs, note)

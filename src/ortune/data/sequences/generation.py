@@ -65,8 +65,7 @@ class CachedDecoder:
     def __init__(self, run: Run, sample: Tensors, outputs: Tensors | None = None) -> None:
         """Learn in one run what the cache looks like, from `outputs` of it where they are known.
 
-        Raises:
-            BadData: It takes no tokens, or nothing that it gives is a cache that grows.
+        Raises BadData: it takes no tokens, or nothing that it gives is a cache that grows.
         """
         if IDS not in sample:
             raise BadData(f"the model has no input '{IDS}'", fix=_FIX)

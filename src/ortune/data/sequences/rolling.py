@@ -56,10 +56,7 @@ def find_state_pairs(
     """Pair outputs with inputs of one type and shape by the common conventions of their names.
 
     ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
-    ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
-
-    Raises:
-        BadData: There is none.
+    ``h_out`` -> ``h_in`` and the like. In the order of the inputs. Raises BadData: there is none.
     """
     specs, outputs_by_input = checks.specs_by_name(inputs), dict[str, str]()
     for output in outputs:
@@ -95,8 +92,7 @@ def parse_state_pairs(
 ) -> tuple[StatePair, ...]:
     """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
 
-    Raises:
-        BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
+    Raises BadData: a name is unknown, type or shape differ, or a tensor is in two pairs.
     """
     pairs: list[StatePair] = []
     for text in texts:
@@ -271,8 +267,7 @@ def roll_sequence(
     Args:
         steps: What the samples give; states at later steps are not read.
 
-    Raises:
-        BadData: What the model gives is no state of its own, or an input does not grow along.
+    Raises BadData: what the model gives is no state of its own, or an input does not grow along.
     """
     current = _SequenceState(rolling, where)
     outputs: Mapping[str, NDArray[Any]] | None = None
@@ -405,10 +400,8 @@ def make_initial_state(
     """Return the zeros that a state begins with.
 
     A growing state has no length at first. Other dynamic dimensions have the size of the fed
-    inputs' dimension of that name, or of their batch.
-
-    Raises:
-        BadData: A dimension is not known, or a given shape does not fit.
+    inputs' dimension of that name, or of their batch. Raises BadData: a dimension is not known, or
+    a given shape does not fit.
     """
     shape = shapes.get(spec.name)
     if shape is not None:
@@ -475,8 +468,7 @@ class SequenceForm(Field[str, str | int | None]):
     def read(self, value: Any) -> str:
         """Check the word or the number.
 
-        Raises:
-            BadSettings: It is another word, or less than two samples.
+        Raises BadSettings: it is another word, or less than two samples.
         """
         text = "" if value is None else str(value).strip()
         if text in ("", FILE, GROUP):

@@ -111,8 +111,7 @@ def group_into_sequences(
             number of samples does not reach from one group into the next.
         lengths: Steps of every file.
 
-    Raises:
-        BadData: There are no groups, or no sequence has two steps.
+    Raises BadData: there are no groups, or no sequence has two steps.
     """
     if form == FILE:
         ends = [sum(lengths[: at + 1]) for at in range(len(lengths))]

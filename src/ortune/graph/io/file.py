@@ -46,9 +46,8 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     Args:
         newer_opset: Let an opset pass that no operator here is known of: only to look at it.
 
-    Raises:
-        BadModel: There is no file, it is no ONNX model, or it is cut off; its external data is
-            missing, too short, or outside the model's folder; it breaks ONNX's rules.
+    Raises BadModel: there is no file, it is no ONNX model, or it is cut off; its external data is
+    missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
     proto = parse_outline(path)
@@ -91,8 +90,7 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
 def report_read_errors(path: Path) -> Iterator[None]:
     """Tell whatever goes wrong with a file's content in two lines.
 
-    Raises:
-        BadModel: Something went wrong.
+    Raises BadModel: something went wrong.
     """
     try:
         yield
@@ -138,8 +136,7 @@ def save(
 def compute_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over the file and then its external data, by location.
 
-    Raises:
-        BadModel: As `load`.
+    Raises BadModel: as `load`.
     """
     path = Path(path)
     total = hashlib.sha256()
@@ -152,8 +149,7 @@ def compute_digest(path: Path | str) -> str:
 def compute_content_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over all but the metadata: of what the model computes.
 
-    Raises:
-        BadModel: As `load`.
+    Raises BadModel: as `load`.
     """
     path = Path(path)
     total = hashlib.sha256()
@@ -191,8 +187,7 @@ def list_model_files(path: Path) -> dict[str, Path]:
 def parse_outline(path: Path) -> onnx.ModelProto:
     """Parse the file without its large weights.
 
-    Raises:
-        BadModel: As `load`, of what can be seen without them.
+    Raises BadModel: as `load`, of what can be seen without them.
     """
     with report_read_errors(path):
         if not path.is_file():

@@ -56,9 +56,7 @@ def const_array(value: ir.Value | None) -> NDArray[Any] | None:
 
     Initializers (those listed as inputs too), Constant nodes and Identity of either count, in
     whichever graph they live. The array may be a view of a mapped file: copy before writing.
-
-    Raises:
-        OutOfTime: The time of what is being built is up.
+    Raises OutOfTime: the time of what is being built is up.
     """
     time_limit.check_time()
     tensor = const_tensor(value)

@@ -45,8 +45,7 @@ def evaluate_node(
     Args:
         inputs: One array an input; None for an optional input that is left out.
 
-    Raises:
-        MemoryError: There is no memory for outputs that are within the bound.
+    Raises MemoryError: there is no memory for outputs that are within the bound.
     """
     if node.domain or node.op_type not in FOLDED or opset < _FIRST_BROADCAST:
         return None

@@ -40,9 +40,8 @@ def extract(
             model that depend on `inputs`.
         runtime: See `ortune.graph.shapes.infer.infer_shapes`; asked where types are missing.
 
-    Raises:
-        BadModel: There is no such tensor, it is constant, or of unknown type; the outputs do not
-            depend on one of `inputs`.
+    Raises BadModel: there is no such tensor, it is constant, or of unknown type; the outputs do
+    not depend on one of `inputs`.
     """
     copy = model.clone()
     infer_shapes(copy, runtime=runtime)

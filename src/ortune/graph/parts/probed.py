@@ -335,8 +335,7 @@ def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
     Args:
         folder: A folder is made in it for as long as the context lasts.
 
-    Raises:
-        OrtuneError: The folder cannot be written.
+    Raises OrtuneError: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -235,8 +235,7 @@ def infer_copy(
         model: Left as it is; the copy shares its weights.
         shapes: Input -> shape to take it at, in place of the dimensions that it is declared with.
 
-    Raises:
-        BadSettings: There is no such input, or it has another rank or fixed size.
+    Raises BadSettings: there is no such input, or it has another rank or fixed size.
     """
     copy = model.clone()
     edit.inline_functions(copy)

@@ -111,9 +111,8 @@ def calibrate_groups(
             at most. Probes are split into runs by the tensors' sizes on the largest sample; a
             single tensor that takes more is observed alone.
 
-    Raises:
-        BadData: A tensor is not finite on the data; the text names it.
-        BadModel: The model does not run.
+    Raises BadData: a tensor is not finite on the data; the text names it; BadModel: the model does
+    not run.
     """
     started = time.monotonic()
     groups = [list(indices) for indices in groups]

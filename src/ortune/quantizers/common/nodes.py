@@ -34,8 +34,7 @@ def match_nodes(model: ir.Model, patterns: Sequence[str], option: str) -> frozen
             expression, which must match the whole name.
         option: What the patterns were given as.
 
-    Raises:
-        BadSettings: A pattern matches no node of the model, or is not a regular expression.
+    Raises BadSettings: a pattern matches no node of the model, or is not a regular expression.
     """
     if not patterns:
         return frozenset()
@@ -70,8 +69,7 @@ def select_nodes(
 ) -> frozenset[ir.Node]:
     """Return the nodes that `include` names, all when empty, but those that `exclude` names.
 
-    Raises:
-        BadSettings: As `match_nodes`.
+    Raises BadSettings: as `match_nodes`.
     """
     excluded = match_nodes(model, exclude, "exclude")
     included = frozenset(edit.walk_nodes(model))

@@ -239,9 +239,8 @@ def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
         model: Gets the step's exact rewrites in place.
         before: The integer step; int8-static with its defaults when None.
 
-    Raises:
-        BadSettings: The step is none that rounds weights onto such grids as they are.
-        Refused: It will take no layer with a matrix for a weight.
+    Raises BadSettings: the step is none that rounds weights onto such grids as they are; Refused:
+    it will take no layer with a matrix for a weight.
     """
     step = before or make_static_int8()
     if not isinstance(step, RoundingTarget):

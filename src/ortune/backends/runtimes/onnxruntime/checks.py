@@ -29,8 +29,7 @@ _TEXT = re.compile(rf"{_CPU}(,{_CPU})*(;{_CPU}(,{_CPU})*)*")
 def parse_affinity(text: str) -> list[set[int]]:
     """Return the CPUs of each thread but the first, counted from 0.
 
-    Raises:
-        BadSettings: The text is not of that form.
+    Raises BadSettings: the text is not of that form.
     """
     if not text:
         return []
@@ -50,10 +49,8 @@ def parse_affinity(text: str) -> list[set[int]]:
 def check_affinity(text: str, threads: int) -> None:
     """Refuse an affinity that does not fit the threads or the CPUs of this process.
 
-    The runtime logs a CPU that it may not use and goes on without it.
-
-    Raises:
-        BadSettings: A thread has no entry or too many, or a CPU may not be used.
+    The runtime logs a CPU that it may not use and goes on without it. Raises BadSettings: a thread
+    has no entry or too many, or a CPU may not be used.
     """
     cpu_sets = parse_affinity(text)
     if not cpu_sets:
@@ -104,8 +101,7 @@ def check_choices(allowed: Sequence[int], **fields: int) -> None:
 def check_dependencies(*rules: tuple[bool, str, str]) -> None:
     """Refuse a field that says nothing without another one: (holds, field, what it needs).
 
-    Raises:
-        BadSettings: A rule does not hold.
+    Raises BadSettings: a rule does not hold.
     """
     for holds, name, needed in rules:
         if not holds:
@@ -115,9 +111,8 @@ def check_dependencies(*rules: tuple[bool, str, str]) -> None:
 def parse_config(config: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
     """Read ``key=value`` texts.
 
-    Raises:
-        BadSettings: One is not of that form, is given twice, has a field of its own, or asks for
-            more threads than twice the CPUs.
+    Raises BadSettings: one is not of that form, is given twice, has a field of its own, or asks
+    for more threads than twice the CPUs.
     """
     entries: dict[str, str] = {}
     for text in config:
@@ -144,10 +139,8 @@ def demand_flushed() -> None:
     """Refuse a process in which this thread still computes with denormals.
 
     onnxruntime switches the calling thread's mode once in the life of a process, at its first
-    session, whatever that one asked for.
-
-    Raises:
-        BadSettings: An earlier session has fixed the mode.
+    session, whatever that one asked for. Raises BadSettings: an earlier session has fixed the
+    mode.
     """
     if float(np.float32(1e-40) * np.float32(1)) != 0:
         raise BadSettings(
@@ -224,8 +217,7 @@ def has_word(library: Path, text: str) -> bool:
 def demand_session_keys(keys: Iterable[str]) -> None:
     """Refuse keys that the installed onnxruntime does not know.
 
-    Raises:
-        BadSettings: One of them is unknown.
+    Raises BadSettings: one of them is unknown.
     """
     requested_keys = list(keys)
     if not requested_keys:

@@ -30,17 +30,15 @@ class CompilingBackend(Protocol):
     def compile(self, path: Path, out: Path) -> None:
         """Write a model as the provider compiles it; `open` takes that file like any other.
 
-        Raises:
-            BackendMissing: The provider is not here, or compiles nothing of it.
-            BadModel: The runtime does not accept the model.
+        Raises BackendMissing: the provider is not here, or compiles nothing of it; BadModel: the
+        runtime does not accept the model.
         """
         ...
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return all that must be the same where a compiled file is opened.
 
-        Raises:
-            BackendMissing: The provider is not here.
+        Raises BackendMissing: the provider is not here.
         """
         ...
 
@@ -62,9 +60,8 @@ def compile_model(
         options: SessionOptions that have the provider, as a session would be opened with.
         content: The model, in the place of the file; external data lies beside the file.
 
-    Raises:
-        BackendMissing: The installed onnxruntime has no compiler, or the provider took no node.
-        BadModel: The model is not compiled, for another reason.
+    Raises BackendMissing: the installed onnxruntime has no compiler, or the provider took no node;
+    BadModel: the model is not compiled, for another reason.
     """
     import onnxruntime as ort
 
@@ -96,8 +93,7 @@ def compile_model(
 def list_compiled_nodes(path: Path) -> list[CompiledNode]:
     """Return the compiled nodes of a file; none of an ordinary model.
 
-    Raises:
-        BadModel: It is no model.
+    Raises BadModel: it is no model.
     """
     import onnx
     from google.protobuf.message import DecodeError

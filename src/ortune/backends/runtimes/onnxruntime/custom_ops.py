@@ -20,8 +20,7 @@ _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 def find_library(text: str) -> Path:
     """Return the shared library; a Python file or module is run and asked for it.
 
-    Raises:
-        BadSettings: It is not there, gives no library, or was built for another machine.
+    Raises BadSettings: it is not there, gives no library, or was built for another machine.
     """
     path = Path(text)
     if not user_function.is_path(text) or text.endswith(".py"):
@@ -62,8 +61,7 @@ def find_library(text: str) -> Path:
 def register(options: Any, libraries: Sequence[str]) -> None:
     """Add libraries to a session's options, each once, whoever names it.
 
-    Raises:
-        BadSettings: One does not load, or holds no custom operators.
+    Raises BadSettings: one does not load, or holds no custom operators.
     """
     spellings: dict[Path, str] = {}
     for text in libraries:
@@ -84,8 +82,7 @@ def register(options: Any, libraries: Sequence[str]) -> None:
 def demand_loadable(libraries: tuple[str, ...]) -> None:
     """Load libraries in a process of its own: a broken one could end this one.
 
-    Raises:
-        BadSettings: One cannot be used.
+    Raises BadSettings: one cannot be used.
     """
     code = (
         "import sys, onnxruntime\n"

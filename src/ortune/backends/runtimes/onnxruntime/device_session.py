@@ -159,10 +159,9 @@ def open_device_session(
         io_binding: Keep inputs and outputs in its memory.
         graph: Option of the first provider by which it records a CUDA graph; empty for none.
 
-    Raises:
-        BadModel: The runtime does not accept the model.
-        BadSettings: A CUDA graph is asked for, and the model does not allow one.
-        BackendMissing: The first provider does not start, or took nothing.
+    Raises BadModel: the runtime does not accept the model; BadSettings: a CUDA graph is asked for,
+    and the model does not allow one; BackendMissing: the first provider does not start, or took
+    nothing.
     """
     provider, options = chain[0]
 
@@ -204,10 +203,8 @@ def enter_session(
     Args:
         opening: Of a session on this provider.
 
-    Raises:
-        BackendMissing: The provider does not start or took nothing; it says why, in the first
-            real line of the runtime's log.
-        OrtuneError: What opening it raises.
+    Raises BackendMissing: the provider does not start or took nothing; it says why, in the first
+    real line of the runtime's log; OrtuneError: what opening it raises.
     """
     log = messages.RuntimeLog()
     try:

@@ -206,8 +206,7 @@ def open_with_engines(
         root: Where engines are; the user's cache folder without it.
         most: Bytes that all engines may take afterwards.
 
-    Raises:
-        OrtuneError: Another process has built the same engine for an hour; the disk refuses.
+    Raises OrtuneError: another process has built the same engine for an hour; the disk refuses.
     """
     watch = _WATCH.get(None) or EngineWatch()
     with ExitStack() as stack:

@@ -75,10 +75,8 @@ _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 def make_run_options() -> Iterator[Any]:
     """Yield the RunOptions of one run that can be told to end; None where nobody will.
 
-    The runtime looks between two nodes, also of the bodies of loops.
-
-    Raises:
-        RunTerminated: It was told to end.
+    The runtime looks between two nodes, also of the bodies of loops. Raises RunTerminated: it was
+    told to end.
     """
     if (termination := find_termination()) is None:
         yield None
@@ -192,8 +190,7 @@ def make_session_options(
 ) -> Any:
     """Return SessionOptions with every default that matters written out.
 
-    Raises:
-        BadSettings: A library of custom operators cannot be used.
+    Raises BadSettings: a library of custom operators cannot be used.
     """
     import onnxruntime as ort
 
@@ -288,9 +285,8 @@ def open_session(
             plug-in.
         content: What to load in the place of the file; external data lies beside the file.
 
-    Raises:
-        BadModel: The runtime does not accept the model.
-        BackendMissing: The provider was asked for and does not start, or took nothing.
+    Raises BadModel: the runtime does not accept the model; BackendMissing: the provider was asked
+    for and does not start, or took nothing.
     """
     import onnxruntime as ort
 

@@ -121,9 +121,7 @@ class CompiledSession(InProcess):
         """Run once; outputs by name, copied out of the runtime's buffers.
 
         The runtime looks between two layers whether it is to end, not inside the bodies of loops.
-
-        Raises:
-            RunTerminated: It was told to end.
+        Raises RunTerminated: it was told to end.
         """
         request, termination = self.request, find_termination()
         # A scalar that must not be written to it cannot share, and does not copy either.
@@ -161,8 +159,7 @@ def open_native_session(
 ) -> Iterator[Session]:
     """Compile a model for a device; there is no other that it would fall back to.
 
-    Raises:
-        BadModel: OpenVINO does not accept it.
+    Raises BadModel: OpenVINO does not accept it.
     """
     yield CompiledSession(compile_for_device(path, options, device))
 
@@ -172,10 +169,8 @@ def query_native_nodes(
 ) -> dict[str, tuple[str, ...]]:
     """Return device -> names of the model's operations that it has kernels for.
 
-    Operations have the names of the nodes that they were read from.
-
-    Raises:
-        BadModel: OpenVINO does not read the model; the text names the operators.
+    Operations have the names of the nodes that they were read from. Raises BadModel: OpenVINO does
+    not read the model; the text names the operators.
     """
     core = import_openvino().Core()
     if device == "AUTO":  # it does not tell; the device that it chooses does
@@ -221,8 +216,7 @@ _NOISE = re.compile(
 def write_ir(path: Path, out: Path) -> None:
     """Write a model in OpenVINO's own format; weights keep their types.
 
-    Raises:
-        BadModel: OpenVINO does not read the model.
+    Raises BadModel: OpenVINO does not read the model.
     """
     openvino = import_openvino()
     with _translate_errors("convert", path):

@@ -46,8 +46,7 @@ class CudaDevice:
     def make_current(self) -> None:
         """Let this thread's calls go to the device.
 
-        Raises:
-            BackendMissing: There is none of that number.
+        Raises BackendMissing: there is none of that number.
         """
         error, *_ = self._runtime.cudaSetDevice(self._device)
         if int(error):
@@ -103,8 +102,7 @@ def explain_missing_tensorrt() -> str | None:
 def import_tensorrt() -> Any:
     """Return the module.
 
-    Raises:
-        BackendMissing: It is not installed, does not load, or is older than TensorRT 10.
+    Raises BackendMissing: it is not installed, does not load, or is older than TensorRT 10.
     """
     installed = (module for module in _MODULES if importlib.util.find_spec(module))
     name = next(installed, _MODULES[0])
@@ -149,8 +147,7 @@ def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> No
         registry: Of the builder or of the runtime.
         plugins: Paths of libraries. They are code and run at once.
 
-    Raises:
-        BadSettings: A library does not load, or brings a plug-in that is known already.
+    Raises BadSettings: a library does not load, or brings a plug-in that is known already.
     """
     trt.init_libnvinfer_plugins(log, "")
     for path in plugins:
@@ -195,10 +192,8 @@ class BuildOptions:
 def build_engine(path: Path, options: BuildOptions) -> bytes:
     """Return the serialized engine of an ONNX file.
 
-    Raises:
-        BackendMissing: TensorRT or the device is not there.
-        BadModel: TensorRT does not take the model; the text has its reason.
-        BadSettings: An input is of open size and has no range.
+    Raises BackendMissing: TensorRT or the device is not there; BadModel: TensorRT does not take
+    the model; the text has its reason; BadSettings: an input is of open size and has no range.
     """
     ranges = profiles.parse_profiles(options.profiles)
     trt = import_tensorrt()
@@ -240,8 +235,7 @@ def build_engine(path: Path, options: BuildOptions) -> bytes:
 def describe_layers(plan: bytes, options: BuildOptions) -> str:
     """Return what TensorRT's inspector says of an engine's layers, as indented JSON.
 
-    Raises:
-        BadModel: The engine does not load.
+    Raises BadModel: the engine does not load.
     """
     trt = import_tensorrt()
     log = make_logger(trt)
@@ -254,8 +248,7 @@ def describe_layers(plan: bytes, options: BuildOptions) -> str:
 def deserialize_engine(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
     """Return an engine that was read back.
 
-    Raises:
-        BadModel: It was built by another version or for another device, or is torn.
+    Raises BadModel: it was built by another version or for another device, or is torn.
     """
     runtime = trt.Runtime(log)
     add_plugins(trt, log, runtime.get_plugin_registry(), plugins)

@@ -54,9 +54,8 @@ Profile: TypeAlias = Mapping[str, ShapeRange]
 def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
     """Read spelled ranges; an input that is given once belongs to every profile.
 
-    Raises:
-        BadSettings: One is not of the form, its ends contradict each other, or inputs are given
-            for different numbers of profiles.
+    Raises BadSettings: one is not of the form, its ends contradict each other, or inputs are given
+    for different numbers of profiles.
     """
     ranges_by_input: dict[str, list[ShapeRange]] = {}
     for text in texts:

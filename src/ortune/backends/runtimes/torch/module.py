@@ -40,10 +40,8 @@ def load_folder(source: str, part: str = "all") -> Any:
         source: The folder.
         part: ``encoder``, ``decoder`` or ``all``.
 
-    Raises:
-        BackendMissing: transformers is not installed.
-        BadModel: The folder holds no model that this release of it knows, or its
-            weights pickled.
+    Raises BackendMissing: transformers is not installed; BadModel: the folder holds no model that
+    this release of it knows, or its weights pickled.
     """
     home = _find_home(source)
     _refuse_pickled_weights(home)
@@ -294,9 +292,7 @@ def is_source(text: str) -> bool:
 def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
     """Return the module in evaluation mode, and the names that it takes as keywords.
 
-    Raises:
-        BadSettings: `source` is none of the four kinds.
-        BadModel: It does not load.
+    Raises BadSettings: `source` is none of the four kinds; BadModel: it does not load.
     """
     import torch
 
@@ -376,9 +372,8 @@ def read_checkpoint(
         prefix: Taken from the front of every name.
         unsafe: Unpickle whatever the file asks for: it runs code.
 
-    Raises:
-        BadModel: It cannot be read_checkpoint, or holds more than tensors and `unsafe` is off.
-        BadSettings: There is no such key or prefix, or there are several state dicts.
+    Raises BadModel: it cannot be read_checkpoint, or holds more than tensors and `unsafe` is off;
+    BadSettings: there is no such key or prefix, or there are several state dicts.
     """
     state_dict = _find_state_dict(path, _load_content(path, unsafe), key)
     state = {str(name): value for name, value in state_dict.items() if _is_tensor(value)}

@@ -57,8 +57,7 @@ def select_scope(
 ) -> Scope:
     """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
 
-    Raises:
-        BadSettings: A pattern matches no node.
+    Raises BadSettings: a pattern matches no node.
     """
     excluded = match_nodes(model, exclude, "exclude")
     only = match_nodes(model, include, "include")

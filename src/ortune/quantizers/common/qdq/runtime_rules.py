@@ -242,8 +242,7 @@ def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
         wide: Some activations are to take 16 bits.
         tables: Looked-up tables are to be integers.
 
-    Raises:
-        BadSettings: The provider takes none of these.
+    Raises BadSettings: the provider takes none of these.
     """
     if wide and has_rule(target, Treatment.EIGHT_BITS):
         raise BadSettings(

@@ -290,8 +290,7 @@ def compute_order(second: Array, damping: float, *, act_order: bool) -> Order:
         damping: Share of the mean diagonal that is added to it.
         act_order: Columns of large inputs first, while all others can still make up for them.
 
-    Raises:
-        BadData: The moment is not finite.
+    Raises BadData: the moment is not finite.
     """
     if not np.isfinite(second).all():
         raise BadData(

@@ -19,8 +19,7 @@ Place = tuple[str, int]
 def split_pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
     """Yield what stands before and behind the last colon of each.
 
-    Raises:
-        BadSettings: There is no colon.
+    Raises BadSettings: there is no colon.
     """
     for text in texts:
         before, colon, behind = text.rpartition(":")
@@ -32,8 +31,7 @@ def split_pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
 def find_dims(model: ir.Model, text: str) -> list[Place]:
     """Return the places that ``NAME`` or ``INPUT.AXIS`` means; a named one all of its name.
 
-    Raises:
-        BadSettings: There is no such dimension.
+    Raises BadSettings: there is no such dimension.
     """
     inputs = {str(v.name): shape_of(v) or () for v in list_required_inputs(model)}
     named = [(n, i) for n, shape in inputs.items() for i, dim in enumerate(shape) if dim == text]

@@ -62,10 +62,9 @@ class PlugIn:
 def list_plug_in_devices(request: PlugIn) -> list[Any]:
     """Register the library, once in a process, and return its devices of the kind asked for.
 
-    Raises:
-        BackendMissing: It is not installed, does not load, or offers no such device.
-        BadSettings: Neither or both of package and library are named, the library is not there,
-            or offers several providers.
+    Raises BackendMissing: it is not installed, does not load, or offers no such device;
+    BadSettings: neither or both of package and library are named, the library is not there, or
+    offers several providers.
     """
     import onnxruntime as ort
 
@@ -109,8 +108,7 @@ _registered: dict[Path, tuple[str, ...]] = {}
 def register_library(path: Path, label: str) -> tuple[str, ...]:
     """Register a library once; return the providers that its devices are of, in order.
 
-    Raises:
-        BackendMissing: It does not load.
+    Raises BackendMissing: it does not load.
     """
     import onnxruntime as ort
 
@@ -157,10 +155,7 @@ def explain_missing_provider(request: PlugIn) -> str | None:
     """Return what keeps a plug-in provider from working here and how to fix that, or None.
 
     Asked in a process of its own: a registration holds for the life of a process, and a broken
-    library could end it.
-
-    Raises:
-        BadSettings: As `list_plug_in_devices`, before anything is loaded.
+    library could end it. Raises BadSettings: as `list_plug_in_devices`, before anything is loaded.
     """
     if not request.package and not request.library:
         return f"no plug-in provider is named; {_INSTALL_HINT}"

@@ -143,8 +143,7 @@ def preload_libraries(provider: str) -> None:
 def demand_provider_options(provider: str, names: Iterable[str]) -> None:
     """Refuse options that a provider of the installed onnxruntime does not know.
 
-    Raises:
-        BadSettings: One is not written in its library.
+    Raises BadSettings: one is not written in its library.
     """
     word = {CUDA: "providers_cuda", TENSORRT: "providers_tensorrt"}[provider]
     provider_libraries = [library for library in checks.list_libraries() if word in library.name]
