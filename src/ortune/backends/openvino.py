@@ -41,10 +41,8 @@ PROVIDER = "OpenVINOExecutionProvider"
 def list_openvino_devices(device: str = "CPU") -> list[Any]:
     """Register the plug-in and return its devices of one kind.
 
-    Args:
-        device: In OpenVINO's spelling; AUTO is its own runtime's matter.
-
-    Raises BackendMissing: it is not installed, or offers none.
+    `device`: in OpenVINO's spelling; AUTO is its own runtime's matter. Raises BackendMissing: it
+    is not installed, or offers none.
     """
     if device == "AUTO":
         raise BackendMissing("the plug-in is not asked for AUTO", fix="pip install openvino")

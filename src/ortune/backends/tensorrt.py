@@ -273,11 +273,9 @@ class Tensorrt(Backend):
         Without a flag of precision the network is strongly typed: every layer computes in the type
         that the graph gives it (tensorrt_execution_provider.cc, ``kSTRONGLY_TYPED``).
 
-        Args:
-            cache: Folder of its engines; empty to keep none. The times of tactics are kept for all
-                models together: TensorRT itself leaves those of another device or release out.
-
-        Raises BadSettings: a profile or a free option is wrong.
+        `cache`: folder of its engines; empty to keep none. The times of tactics are kept for all
+        models together: TensorRT itself leaves those of another device or release out. Raises
+        BadSettings: a profile or a free option is wrong.
         """
         home = find_cache_folder()
         timings = home / "tensorrt-timings" if home and self.timing_cache else None

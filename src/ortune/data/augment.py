@@ -40,10 +40,8 @@ def augment_samples(
     Labels are left out: what is augmented is observed and not scored. Equal arguments make equal
     samples.
 
-    Args:
-        out: Folder for ``augmented.stream``.
-
-    Raises BadData: a way alters no input of these samples, or names one that is not there.
+    `out`: folder for ``augmented.stream``. Raises BadData: a way alters no input of these samples,
+    or names one that is not there.
     """
     source = stream.Stream(feeds.stream)
     first = source[indices[0]]

@@ -82,10 +82,7 @@ def split_block(
 ) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
-    Args:
-        splits: The inputs share a batch dimension.
-        optional: Inputs that the block may leave out.
-
+    `splits`: the inputs share a batch dimension; `optional`: inputs that the block may leave out.
     Raises BadData: it does not fit the inputs, or its labels or groups do not fit it.
     """
     specs = checks.specs_by_name(inputs)

@@ -62,10 +62,8 @@ def number_classes(
     Names that are all numbers are the labels themselves. Else the file ``classes.txt`` in the
     folder says which number a name has, else the model does, else it is their place by name.
 
-    Args:
-        classes: The model's own, in the order of their numbers.
-
-    Raises BadData: the file cannot be read, or does not have a folder's name.
+    `classes`: the model's own, in the order of their numbers. Raises BadData: the file cannot be
+    read, or does not have a folder's name.
     """
     names = sorted({path.parent.name for path in files if path.parent != folder})
     if len(names) < 2:

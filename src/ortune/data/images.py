@@ -57,10 +57,7 @@ def settings_for(
 ) -> tuple[Preprocess, TensorSpec]:
     """Return how pictures become an input, and which; what is not given is read off its shape.
 
-    Args:
-        where: The file that the keys are from, for errors.
-
-    Raises BadData: the settings do not fit.
+    `where`: the file that the keys are from, for errors. Raises BadData: the settings do not fit.
     """
     name = str(keys.get("input", inputs[0].name if len(inputs) == 1 else ""))
     spec = checks.specs_by_name(inputs).get(name)
@@ -96,9 +93,7 @@ def is_picture(value: object) -> bool:
 def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
     """Return the tensor of one picture, with a batch dimension of 1 where the input has one.
 
-    Args:
-        picture: A file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
-
+    `picture`: a file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
     Raises BadData: Pillow is missing, it is no picture, or too small for the crop.
     """
     try:

@@ -32,11 +32,8 @@ class Annotations:
     def find_label(self, where: str) -> Mapping[str, Any]:
         """Return the label of a sample that was read from a file.
 
-        Args:
-            where: The sample's file, as a folder of pictures names it; or in a folder of .npz,
-                where the suffix does not count.
-
-        Raises BadData: the file does not name it.
+        `where`: the sample's file, as a folder of pictures names it; or in a folder of .npz, where
+        the suffix does not count. Raises BadData: the file does not name it.
         """
         path = PurePosixPath(Path(where).as_posix())
         for name in (str(path), path.name):
@@ -153,11 +150,9 @@ class NamedLabels:
     def take(self, where: str) -> tuple[Any, str | None]:
         """Return label and group of a sample.
 
-        Args:
-            where: The sample's file below the folder that was given; which row or chunk of it a
-                sample is stands behind.
-
-        Raises BadData: no row names the file, or more than one does, or one names two files.
+        `where`: the sample's file below the folder that was given; which row or chunk of it a
+        sample is stands behind. Raises BadData: no row names the file, or more than one does, or
+        one names two files.
         """
         shown, rows = self._find_rows(where)
         if not rows:

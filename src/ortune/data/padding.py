@@ -84,12 +84,9 @@ def find_padding(
 ) -> Padding:
     """Find mask, companions, side and lengths.
 
-    Args:
-        samples: Read once.
-        mask: The mask's name; without it inputs with "mask" in their names are looked at first.
-
-    Raises BadData: there is no mask, it is not one with padding at one end, its length is fixed,
-    or nothing is padded.
+    `samples`: read once; `mask`: the mask's name; without it inputs with "mask" in their names are
+    looked at first. Raises BadData: there is no mask, it is not one with padding at one end, its
+    length is fixed, or nothing is padded.
     """
     specs = {spec.name: spec for spec in inputs}
     if mask and mask not in specs:

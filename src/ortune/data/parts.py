@@ -46,10 +46,8 @@ def list_source_files(
 ) -> tuple[Path, tuple[SourceFile, ...]]:
     """Read all files of a source once; return their folder, and the files in the order of names.
 
-    Args:
-        inputs: Of the model: rows of a .npz are records where they share a batch dimension.
-
-    Raises BadData: there is none, or one cannot be read or is of no kind that has records.
+    `inputs`: of the model: rows of a .npz are records where they share a batch dimension. Raises
+    BadData: there is none, or one cannot be read or is of no kind that has records.
     """
     path = Path(source)
     if not path.exists():
@@ -112,9 +110,7 @@ def cut_parts(
 
     Files of text of which a part has some lines are read once more.
 
-    Args:
-        most: Records of a part.
-        salt: What else the digests of the parts depend on.
+    `most`: records of a part; `salt`: what else the digests of the parts depend on.
     """
     slices: list[tuple[SourceFile, range]] = []
     number, room, hasher = 0, most, hashlib.sha256(salt.encode())

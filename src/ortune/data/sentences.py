@@ -117,9 +117,7 @@ class Sentences:
     ) -> None:
         """Read the folder's tokenizer.
 
-        Args:
-            answers: Texts are to be answered in words: a question has every part of a long text.
-
+        `answers`: texts are to be answered in words: a question has every part of a long text.
         Raises BadData: as `load_tokenizer`.
         """
         self.kept: dict[str, list[TokenizedText]] = {}
@@ -291,10 +289,7 @@ def open_sentences(
 ) -> Sentences | None:
     """Return what tokenizes for a model; None where its folder has no tokenizer, or it takes none.
 
-    Args:
-        answers: Texts are to be answered; see `Sentences`.
-
-    Raises BadData: as `Sentences`.
+    `answers`: texts are to be answered; see `Sentences`. Raises BadData: as `Sentences`.
     """
     names = checks.specs_by_name(inputs)
     if folder is None or IDS not in names or TEXT in names:

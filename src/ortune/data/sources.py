@@ -51,10 +51,8 @@ def open_source(
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
-    Args:
-        records: Rows or lines that are read of a file with several; all without it.
-
-    Raises BadData: it does not exist, is empty or of no known kind.
+    `records`: rows or lines that are read of a file with several; all without it. Raises BadData:
+    it does not exist, is empty or of no known kind.
     """
     if callable(source):
         user_function.demand_callable(source, describe_source(source), *user_function.DATA)

@@ -43,13 +43,10 @@ def split_samples(
     are classes. The split depends on the samples' contents alone, not on their order or names.
     Below 8 samples, or 3 groups, all parts share all samples, and a note says so.
 
-    Args:
-        calibration: Samples to calibrate on, given apart.
-        min_final: Independent samples (groups count as one) that a proof needs. Where these shares
-            hold out fewer, so many are held out, if `compute_split_minimum` allows; the rest is
-            then divided into calibration and search as before, 1 to 2.
-
-    Raises BadData: a calibration sample is also in the data.
+    `calibration`: samples to calibrate on, given apart. `min_final`: independent samples (groups
+    count as one) that a proof needs. Where these shares hold out fewer, so many are held out, if
+    `compute_split_minimum` allows; the rest is then divided into calibration and search as before,
+    1 to 2. Raises BadData: a calibration sample is also in the data.
     """
     if calibration is not None:
         require_disjoint(feeds, calibration)
@@ -98,10 +95,8 @@ def extend_parts(
 
     No sample changes its part: what was held out from the choices so far stays held out.
 
-    Args:
-        stored: Part -> samples that a run has used.
-        parts: The same parts whole, as the samples are divided now.
-        limits: Samples that each may have; a stored one that has more keeps them.
+    `stored`: part -> samples that a run has used; `parts`: the same parts whole, as the samples
+    are divided now; `limits`: samples that each may have; a stored one that has more keeps them.
 
     Returns:
         None where the samples are divided otherwise now.

@@ -301,12 +301,9 @@ def load_or_generate_feeds(
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
 
-    Args:
-        data: See `feeds.load_feeds`.
-        out: Folder for the stream file.
-        classes: See `feeds.load_feeds`; likewise `settings`.
-
-    Raises BadData: the data, a shape or the batch does not fit the model, or labels have no data.
+    `data`: see `feeds.load_feeds`; `out`: folder for the stream file; `classes`: see
+    `feeds.load_feeds`; likewise `settings`. Raises BadData: the data, a shape or the batch does
+    not fit the model, or labels have no data.
     """
     require_input_names(inputs, shapes or {}, ranges or {})
     if data is not None:

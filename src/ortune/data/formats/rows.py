@@ -64,10 +64,8 @@ def make_row_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one row as a sample; where values lack the batch dimension, they get one of 1.
 
-    Args:
-        row: Column name -> a number, text, nested lists, an array or a picture.
-
-    Raises BadData: a value is missing or no array.
+    `row`: column name -> a number, text, nested lists, an array or a picture. Raises BadData: a
+    value is missing or no array.
     """
     if reading.sentences is not None and texts.TEXT in row:
         yield from reading.sentences.make_blocks(row, where)
@@ -127,10 +125,8 @@ def read_parquet_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
-    Args:
-        records: Rows that are read of each file; all without it.
-
-    Raises BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
+    `records`: rows that are read of each file; all without it. Raises BadData: pyarrow is not
+    installed, or a file cannot be read or lacks an input.
     """
     arrow, parquet = _import_parquet()
     tensor = make_picture_reader(files[0].parent, reading)

@@ -85,10 +85,8 @@ class Wav:
     def read(self, start: int, stop: int, dtype: str = "float32") -> NDArray[Any]:
         """Return frames [n, channels]: float32 between -1 and 1, or the file's whole numbers.
 
-        Args:
-            dtype: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width.
-
-        Raises BadData: the file cannot be read.
+        `dtype`: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width. Raises
+        BadData: the file cannot be read.
         """
         soundfile = _import_library("soundfile")
         values: NDArray[Any]

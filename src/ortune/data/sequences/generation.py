@@ -143,8 +143,7 @@ def generate_tokens(
 ) -> Iterator[int]:
     """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text.
 
-    Args:
-        first: What the decoder gives to the prompt, where it is known.
+    `first`: what the decoder gives to the prompt, where it is known.
     """
     for _, token in zip(range(count), Generation(decoder, prompt, rules, first), strict=False):
         if int(token[0]) in rules.ends:
@@ -159,10 +158,9 @@ ANSWERS, SAMPLES = "answers.json", "samples"
 def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
     """Return the decoder of an encoder-decoder, which looks up one sample.
 
-    Args:
-        encode: Runs the encoder once, of which ``present.LAYER.encoder.PART`` is looked up.
-        decode: Runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``.
-        sample: What the encoder takes.
+    `encode`: runs the encoder once, of which ``present.LAYER.encoder.PART`` is looked up;
+    `decode`: runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``;
+    `sample`: what the encoder takes.
     """
     return CachedDecoder(decode, begin_answer(encode(sample), sample))
 
@@ -170,8 +168,7 @@ def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
 def begin_answer(looked_up: Tensors, sample: Tensors, start: int = 0) -> Tensors:
     """Return the first step of a decoder that looks up what its encoder gave to a sample.
 
-    Args:
-        start: The token that the answer begins behind.
+    `start`: the token that the answer begins behind.
     """
     step = {"encoder_attention_mask": sample[MASK]} if MASK in sample else {}
     for name, array in looked_up.items():
@@ -207,9 +204,8 @@ def score_answers(
 ) -> Iterator[tuple[float, str | None]]:
     """Yield for every sample how much of its answer an encoder-decoder gives, and its group.
 
-    Args:
-        run: ``encoder`` and ``decoder`` -> what runs it once, by keywords.
-        folder: With samples and their answers.
+    `run`: ``encoder`` and ``decoder`` -> what runs it once, by keywords; `folder`: with samples
+    and their answers.
     """
     kept = json.loads(regular_file.read_text(folder / ANSWERS))
     samples = Stream(folder / SAMPLES / "feeds.stream")

@@ -264,10 +264,8 @@ def roll_sequence(
 
     States at the first step are the sample's, or zeros. The model is not run on the last step.
 
-    Args:
-        steps: What the samples give; states at later steps are not read.
-
-    Raises BadData: what the model gives is no state of its own, or an input does not grow along.
+    `steps`: what the samples give; states at later steps are not read. Raises BadData: what the
+    model gives is no state of its own, or an input does not grow along.
     """
     current = _SequenceState(rolling, where)
     outputs: Mapping[str, NDArray[Any]] | None = None

@@ -43,10 +43,8 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     domain is spelled ``""``, and every node and value has a name of its own. External data in
     the model's folder is mapped like the file itself. Training information is left behind.
 
-    Args:
-        newer_opset: Let an opset pass that no operator here is known of: only to look at it.
-
-    Raises BadModel: there is no file, it is no ONNX model, or it is cut off; its external data is
+    `newer_opset`: let an opset pass that no operator here is known of: only to look at it. Raises
+    BadModel: there is no file, it is no ONNX model, or it is cut off; its external data is
     missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
@@ -124,8 +122,7 @@ def save(
     Above `external_above` bytes of weights they go into one file ``NAME.data`` beside it. The IR
     version is lowered to the newest that the runtimes read. The model is unchanged afterwards.
 
-    Args:
-        durable: Wait until the disk has it; False for what is made again when it is gone.
+    `durable`: wait until the disk has it; False for what is made again when it is gone.
 
     Raises:
         OrtuneError: The path cannot be written, or is one of the files the model was loaded from.

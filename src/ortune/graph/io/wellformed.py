@@ -143,10 +143,8 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     outputs they have and of which types their attributes are; that tensors are as long as type
     and shape say, and where they lie in other files.
 
-    Args:
-        newer_opset: Let an opset pass that is not known here.
-
-    Raises Invalid: something does not hold.
+    `newer_opset`: let an opset pass that is not known here. Raises Invalid: something does not
+    hold.
     """
     # Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again.
     for message in walk_messages(proto):

@@ -283,11 +283,9 @@ class Editor:
     ) -> ir.Node:
         """Create a named node; `insert_before` and its like put it into a graph.
 
-        Args:
-            name: Wanted name of the node and of its outputs; by default made from `op` and the
-                first input.
-            like: Value whose type and shape the first output has.
-            dtype: Data type of the first output, whatever that of `like`.
+        `name`: wanted name of the node and of its outputs; by default made from `op` and the first
+        input; `like`: value whose type and shape the first output has; `dtype`: data type of the
+        first output, whatever that of `like`.
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"
@@ -414,8 +412,7 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
 
     Functions of another opset than the model's, or with graphs as attributes, are left.
 
-    Args:
-        only: Names of functions, with or without their domain (``domain::name``); none means all.
+    `only`: names of functions, with or without their domain (``domain::name``); none means all.
     """
 
     def can_inline(function: ir.Function) -> bool:

@@ -174,8 +174,7 @@ def find_upstream(
 
     In order of distance, the nearest first.
 
-    Args:
-        within: Nodes of other graphs end the way too.
+    `within`: nodes of other graphs end the way too.
     """
     seen = dict.fromkeys(ends)
     pending = list(seen)

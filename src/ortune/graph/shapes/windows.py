@@ -35,8 +35,7 @@ class Windows:
     def gather_rows(self, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return some of them as rows, float32, shape [chosen, channels * kernel].
 
-        Args:
-            chosen: Numbers below `count`, in the order batch, then space.
+        `chosen`: numbers below `count`, in the order batch, then space.
         """
         batch, *space = np.unravel_index(chosen, self._places)
         places: tuple[Any, ...] = (batch, slice(None), *space)

@@ -28,13 +28,10 @@ def remember_names(model: ir.Model) -> None:
 def match_nodes(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
     """Return the nodes that any of the patterns names.
 
-    Args:
-        model: With the names that `remember_names` kept, if any.
-        patterns: ``*``, ``?`` and ``[...]`` match as in a shell; ``re:`` begins a regular
-            expression, which must match the whole name.
-        option: What the patterns were given as.
-
-    Raises BadSettings: a pattern matches no node of the model, or is not a regular expression.
+    `model`: with the names that `remember_names` kept, if any; `patterns`: ``*``, ``?`` and
+    ``[...]`` match as in a shell; ``re:`` begins a regular expression, which must match the whole
+    name; `option`: what the patterns were given as. Raises BadSettings: a pattern matches no node
+    of the model, or is not a regular expression.
     """
     if not patterns:
         return frozenset()

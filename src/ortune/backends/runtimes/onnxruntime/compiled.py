@@ -56,12 +56,10 @@ def compile_model(
 ) -> None:
     """Write a model with everything that the provider compiles of it embedded.
 
-    Args:
-        options: SessionOptions that have the provider, as a session would be opened with.
-        content: The model, in the place of the file; external data lies beside the file.
-
-    Raises BackendMissing: the installed onnxruntime has no compiler, or the provider took no node;
-    BadModel: the model is not compiled, for another reason.
+    `options`: SessionOptions that have the provider, as a session would be opened with; `content`:
+    the model, in the place of the file; external data lies beside the file. Raises BackendMissing:
+    the installed onnxruntime has no compiler, or the provider took no node; BadModel: the model is
+    not compiled, for another reason.
     """
     import onnxruntime as ort
 
@@ -125,10 +123,9 @@ def describe_build_environment(
 ) -> dict[str, str]:
     """Return what a compiled model depends on besides itself, by name.
 
-    Args:
-        device: The runtime's description of a plug-in's device (OrtEpDevice), where there is one.
-        packages: Distributions that bring the provider.
-        more: Anything else, such as the name of a GPU.
+    `device`: the runtime's description of a plug-in's device (OrtEpDevice), where there is one;
+    `packages`: distributions that bring the provider; `more`: anything else, such as the name of a
+    GPU.
     """
     environment = {"provider": provider, "system": f"{platform.system()} {platform.machine()}"}
     for name in ("onnxruntime", *packages):

@@ -123,8 +123,7 @@ class DeviceSession(ort.OrtSession):
     def _bind_outputs(self, bound: _BufferSet, sizes: Mapping[str, int] | None) -> None:
         """Give outputs buffers where their shapes are known; else the runtime makes them there.
 
-        Args:
-            sizes: Of named dimensions; None takes no shape as known.
+        `sizes`: of named dimensions; None takes no shape as known.
         """
         bound.sized = False
         for value in self.inner.get_outputs():
@@ -200,11 +199,9 @@ def enter_session(
 ) -> T:
     """Open a session; where that fails, find out whether it is the provider's fault.
 
-    Args:
-        opening: Of a session on this provider.
-
-    Raises BackendMissing: the provider does not start or took nothing; it says why, in the first
-    real line of the runtime's log; OrtuneError: what opening it raises.
+    `opening`: of a session on this provider. Raises BackendMissing: the provider does not start or
+    took nothing; it says why, in the first real line of the runtime's log; OrtuneError: what
+    opening it raises.
     """
     log = messages.RuntimeLog()
     try:

@@ -82,8 +82,7 @@ def estimate_build_time(home: Path, key: EngineKey) -> float | None:
 def evict_engines(home: Path, most: int, spare: Path | None = None) -> None:
     """Remove engines, those used longest ago first, until all take at most so many bytes.
 
-    Args:
-        spare: The folder in use, which stays; so do those that another process opens.
+    `spare`: the folder in use, which stays; so do those that another process opens.
     """
     entries = []
     for path in home.glob(f"*/{KEY}"):
@@ -201,12 +200,10 @@ def open_with_engines(
     Engines that were changed, cut off or do not open are built again. What runs add, such as an
     engine for another shape, is kept too when the session ends.
 
-    Args:
-        opening: Opens the session with this folder as the provider's own cache.
-        root: Where engines are; the user's cache folder without it.
-        most: Bytes that all engines may take afterwards.
-
-    Raises OrtuneError: another process has built the same engine for an hour; the disk refuses.
+    `opening`: opens the session with this folder as the provider's own cache; `root`: where
+    engines are; the user's cache folder without it; `most`: bytes that all engines may take
+    afterwards. Raises OrtuneError: another process has built the same engine for an hour; the disk
+    refuses.
     """
     watch = _WATCH.get(None) or EngineWatch()
     with ExitStack() as stack:

@@ -69,8 +69,7 @@ def explain_missing_device(device: str = "CPU") -> str | None:
 
     GPU and NPU are asked in a process of its own: their drivers are loaded.
 
-    Args:
-        device: In OpenVINO's spelling: CPU, GPU, NPU, AUTO.
+    `device`: in OpenVINO's spelling: CPU, GPU, NPU, AUTO.
     """
     if not is_openvino_installed():
         return "pip install openvino"
@@ -282,9 +281,7 @@ def read_runtime_graph(
 ) -> tuple[tuple[Executed, ...], tuple[str, ...]]:
     """Read a runtime graph.
 
-    Args:
-        layer_times: Layer -> microseconds of a run.
-        provider: What ran them.
+    `layer_times`: layer -> microseconds of a run; `provider`: what ran them.
 
     Returns:
         Its layers in order of execution, and the names of its constants.

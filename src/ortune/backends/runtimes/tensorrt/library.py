@@ -143,11 +143,9 @@ def read_first_error(log: Any) -> str:
 def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> None:
     """Make NVIDIA's plug-ins and those of these shared libraries known.
 
-    Args:
-        registry: Of the builder or of the runtime.
-        plugins: Paths of libraries. They are code and run at once.
-
-    Raises BadSettings: a library does not load, or brings a plug-in that is known already.
+    `registry`: of the builder or of the runtime. `plugins`: paths of libraries. They are code and
+    run at once. Raises BadSettings: a library does not load, or brings a plug-in that is known
+    already.
     """
     trt.init_libnvinfer_plugins(log, "")
     for path in plugins:

@@ -98,9 +98,8 @@ def derive_ranges(
 
     The best is the shape that came most often, the larger one of two that came as often.
 
-    Args:
-        seen: Input -> shape, a sample each.
-        declared: Input -> its dimensions in the model; what is no number is open.
+    `seen`: input -> shape, a sample each; `declared`: input -> its dimensions in the model; what
+    is no number is open.
     """
     shape_ranges = []
     for name, dims in declared.items():

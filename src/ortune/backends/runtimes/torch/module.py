@@ -36,12 +36,9 @@ def _find_home(source: str) -> Path:
 def load_folder(source: str, part: str = "all") -> Any:
     """Return the model in float32, its weights from the folder alone.
 
-    Args:
-        source: The folder.
-        part: ``encoder``, ``decoder`` or ``all``.
-
-    Raises BackendMissing: transformers is not installed; BadModel: the folder holds no model that
-    this release of it knows, or its weights pickled.
+    `source`: the folder; `part`: ``encoder``, ``decoder`` or ``all``. Raises BackendMissing:
+    transformers is not installed; BadModel: the folder holds no model that this release of it
+    knows, or its weights pickled.
     """
     home = _find_home(source)
     _refuse_pickled_weights(home)

@@ -240,10 +240,9 @@ def place_pairs(
 ) -> Placement:
     """Choose the tensors that get a pair.
 
-    Args:
-        layers: Candidates; those with an unusable tensor are left out.
-        through: Operators that may be followers, but for the nodes `excluded`.
-        float_outputs: Convolutions may write float, and do unless integers are read.
+    `layers`: Candidates; those with an unusable tensor are left out; `through`: operators that may
+    be followers, but for the nodes `excluded`; `float_outputs`: convolutions may write float, and
+    do unless integers are read.
     """
     outputs = [find_integer_output(layer.node) for layer in layers if layer.convolves]
     conv_outputs = set(filter(usable, outputs))

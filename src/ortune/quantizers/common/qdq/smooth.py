@@ -86,9 +86,8 @@ def compute_smoothing(
 ) -> Smoothing | None:
     """Choose what to do to one activation.
 
-    Args:
-        alpha: Share of the outliers that moves into the weights; 0 moves nothing.
-        most: Channels that may be split off.
+    `alpha`: share of the outliers that moves into the weights; 0 moves nothing; `most`: channels
+    that may be split off.
 
     Returns:
         None when the channels were not observed or nothing helps.
