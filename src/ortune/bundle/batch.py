@@ -34,7 +34,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data import arrays, batches, checks, feeds, parts
+from ortune.data import arrays, batches, feeds, parts, sizes
 from ortune.data.parts import NumberedPart, SourceFile
 from ortune.data.sources import SourcePart
 from ortune.data.stream import Stream
@@ -176,7 +176,7 @@ def join_outputs(answers: Sequence[Tensors], signature: Signature) -> dict[str, 
             continue
         shapes = np.array([array.shape for array in values])
         widest = shapes.max(0)[1:]
-        checks.require_memory(
+        sizes.require_memory(
             int(shapes[:, 0].sum() * widest.prod()) * first.dtype.itemsize, f"output '{name}'"
         )
         if (shapes[:, 1:] != widest).any():
@@ -480,7 +480,7 @@ def _open_job(
         records = max(1, most // fixed) * fixed
     else:
         records = before["records"]
-    checks.require_list_memory(total // records)
+    sizes.require_list_memory(total // records)
     job = list(parts.cut_parts(folder, listing, records, model))
     if before is not None:
         _drop_changed_parts(batch, before, model, listing, job)

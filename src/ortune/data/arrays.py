@@ -22,7 +22,7 @@ from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
 from ortune.core.wording import format_count
-from ortune.data import checks
+from ortune.data import sizes
 
 _FAILURES = (
     *(OSError, ValueError, EOFError, RuntimeError, OverflowError, MemoryError),
@@ -161,7 +161,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
         _require_complete(name, shape, dtype, archive.getinfo(name).file_size - file.tell())
 
     def read() -> NDArray[Any]:
-        checks.require_memory(checks.array_bytes(shape, dtype), f"'{name}' in {path}")
+        sizes.require_memory(sizes.array_bytes(shape, dtype), f"'{name}' in {path}")
         with (
             translate_read_errors(path),
             regular_file.open_regular(path) as source,
@@ -181,7 +181,7 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
         ):
             _read_header(member)
             row_shape = (1, *shape[1:])
-            size = checks.array_bytes(row_shape, dtype)
+            size = sizes.array_bytes(row_shape, dtype)
             file: IO[bytes] = member
             if first and archive.getinfo(name).compress_type == zipfile.ZIP_STORED:
                 file = _seek_stored(source, archive.getinfo(name), member.tell() + first * size)
@@ -210,7 +210,7 @@ def _require_complete(
     name: str, shape: Sequence[int], dtype: np.dtype[Any], available_bytes: int
 ) -> None:
     """Check a header against the bytes behind it, and rows without any, else raise ValueError."""
-    if (expected_bytes := checks.array_bytes(shape, dtype)) > available_bytes:
+    if (expected_bytes := sizes.array_bytes(shape, dtype)) > available_bytes:
         raise ValueError(
             f"the header of {name} promises {expected_bytes} bytes, and there are "
             f"{available_bytes}"

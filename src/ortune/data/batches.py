@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.data import checks
+from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.labels import to_plain_label
@@ -100,7 +100,7 @@ def split_block(
         checks.check_shape(block.where, columns[spec.name].shape, spec, batch=shared)
         checks.check_dtype(block.where, columns[spec.name].dtype, spec)
     layouts = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
-    checks.require_memory(sum(checks.array_bytes(*layout) for layout in layouts), block.where)
+    sizes.require_memory(sum(sizes.array_bytes(*layout) for layout in layouts), block.where)
     if shared:
         count = next(iter(columns.values())).shape[0]
         if label is not None and label.shape[0] != count:

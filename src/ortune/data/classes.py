@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ortune.core import regular_file
 from ortune.core.errors import BadData
-from ortune.data import arrays, checks
+from ortune.data import arrays, sizes
 from ortune.data.checks import Note
 
 CLASSES_FILE = "classes.txt"
@@ -75,7 +75,7 @@ def number_classes(
     numbers: dict[str, int] = {name: at for at, name in enumerate(names)}
     if listed.is_file():
         with arrays.translate_read_errors(listed):
-            checks.require_memory(8 * listed.stat().st_size, f"classes in {listed}")
+            sizes.require_memory(8 * listed.stat().st_size, f"classes in {listed}")
             lines = regular_file.read_bytes(listed).decode("utf-8-sig").splitlines()
         lines = [line.strip() for line in lines]
         numbers, missing = _find_numbers(names, lines)

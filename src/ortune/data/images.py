@@ -15,7 +15,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, user_function
 from ortune.core.preprocess import SETTINGS, Preprocess
-from ortune.data import checks
+from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.classes import number_classes
@@ -115,7 +115,7 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
             wide, high = opened.size
             if settings.resize is not None:
                 wide, high = preprocess.compute_resized_size(opened.size, settings.resize)
-            checks.require_memory(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
+            sizes.require_memory(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
     except UnidentifiedImageError:
         raise BadData(

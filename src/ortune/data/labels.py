@@ -15,7 +15,7 @@ import numpy as np
 
 from ortune.core import regular_file, wording
 from ortune.core.errors import BadData
-from ortune.data import arrays, checks
+from ortune.data import arrays, sizes
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_annotations(path: Path) -> Annotations:
     Raises BadData: it cannot be read or is none.
     """
     with arrays.translate_read_errors(path):
-        checks.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
+        sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
         try:
             data = json.loads(regular_file.read_text(path))
         except RecursionError:
@@ -227,13 +227,13 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
     """
     if path.suffix == ".npy":
         values = arrays.map_npy(path).read()
-        checks.require_memory(_GROWTH * values.size, f"labels in {path}")
+        sizes.require_memory(_GROWTH * values.size, f"labels in {path}")
         if values.ndim == 0:
             raise BadData(f"{path} holds one number", fix="give one label a sample")
         return [to_plain_label(row) for row in values], None
     if path.suffix == ".csv":
         with arrays.open_text(path) as file:
-            checks.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
+            sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
             try:
                 rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
             except csv.Error as error:

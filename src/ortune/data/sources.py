@@ -13,7 +13,7 @@ from ortune.core import preprocess, regular_file, wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware import memory
 from ortune.core.plugins import user_function
-from ortune.data import arrays, checks, images
+from ortune.data import arrays, checks, images, sizes
 from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, LABEL
@@ -173,7 +173,7 @@ def _open_archives(paths: Sequence[Path], records: range | None = None) -> Itera
         opened = arrays.open_npz(path)
         packed += path.stat().st_size
         columns = opened.columns.values()
-        unpacked += sum(checks.array_bytes(column.shape, column.dtype) for column in columns)
+        unpacked += sum(sizes.array_bytes(column.shape, column.dtype) for column in columns)
         regular_file.require_unpacked(unpacked, packed, path)
         if records is not None:
             opened = opened.cut(records)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
-from ortune.data import checks
+from ortune.data import sizes
 
 Form: TypeAlias = tuple[str, np.dtype[Any], tuple[int, ...]]
 """Name, type and shape of arrays."""
@@ -112,7 +112,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         """Bytes of a sample whose arrays are all as large as the largest of their name."""
         largest: dict[str, int] = {}
         for name, dtype, shape in self._forms:
-            largest[name] = max(largest.get(name, 0), checks.array_bytes(shape, dtype))
+            largest[name] = max(largest.get(name, 0), sizes.array_bytes(shape, dtype))
         return sum(largest.values())
 
     def __len__(self) -> int:
@@ -232,9 +232,9 @@ class _Writer:
         self._ends.append(len(self._places))
         if self._file.tell() > self._next_bytes:
             self._next_bytes = self._file.tell() + LOOK_BYTES
-            checks.require_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
+            sizes.require_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
         if len(self._ends) % LOOK_SAMPLES == 0:
-            checks.require_list_memory(len(self._ends))
+            sizes.require_list_memory(len(self._ends))
 
     def close(self) -> None:
         begin = self._file.tell()

@@ -17,7 +17,7 @@ from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
-from ortune.data import batches, checks, feeds, stream
+from ortune.data import batches, checks, feeds, sizes, stream
 from ortune.data.feeds import Feeds, digest_sample
 from ortune.data.sentences import list_cache_shapes
 from ortune.data.sources import Source
@@ -119,16 +119,16 @@ def _require_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count
     wide = {
         s.name: max(_DRAWN, _resolve_dtype(s), key=lambda dtype: dtype.itemsize) for s in inputs
     }
-    bytes_of = {name: checks.array_bytes(shapes[name], dtype) for name, dtype in wide.items()}
+    bytes_of = {name: sizes.array_bytes(shapes[name], dtype) for name, dtype in wide.items()}
     largest = max(inputs, key=lambda spec: bytes_of[spec.name], default=None)
     if largest is None:
         return
     spelled = "x".join(map(str, shapes[largest.name]))
     subject = f"a made-up sample with {largest.name}:{spelled}"
     fix = f"give a smaller shape: --shape {largest.name}:..."
-    checks.require_memory(sum(bytes_of.values()), subject, fix)
-    stored = sum(checks.array_bytes(shapes[spec.name], _resolve_dtype(spec)) for spec in inputs)
-    checks.require_disk(count * stored, out, f"{count} times {subject}", fix)
+    sizes.require_memory(sum(bytes_of.values()), subject, fix)
+    stored = sum(sizes.array_bytes(shapes[spec.name], _resolve_dtype(spec)) for spec in inputs)
+    sizes.require_disk(count * stored, out, f"{count} times {subject}", fix)
 
 
 def _resolve_dtype(spec: TensorSpec) -> np.dtype[Any]:

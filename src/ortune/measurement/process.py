@@ -42,7 +42,7 @@ from ortune.core.python_process import make_python_command
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.wording import format_count
 from ortune.core.workload import Workload
-from ortune.data import checks
+from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
 from ortune.measurement.devices import LOST, Link, LinkLost, find_claim, start_remote_worker
@@ -151,7 +151,7 @@ class Worker:
         here, batch = claim is None, job.workload.batch
         for feed in job.feeds.values() if batch > 1 else ():
             subject = f"a run of {format_count(batch, 'sample')}"
-            checks.require_memory(batch * Stream(feed).widest, subject, "give a smaller --batch")
+            sizes.require_memory(batch * Stream(feed).widest, subject, "give a smaller --batch")
         for plugin in (job.backend, job.workload):
             codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=here)
         self._limit_requested = bool(memory_limit or memory.read_limit())

@@ -16,7 +16,7 @@ from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
-from ortune.data import checks, feeds, labels, stream, synthetic
+from ortune.data import feeds, labels, sizes, stream, synthetic
 
 INPUTS = (TensorSpec("x", "float32", ("N", 3, "H", "W")),)
 FLAT = (TensorSpec("x", "float32", ("N", 4)),)
@@ -67,7 +67,7 @@ def test_whatever_is_made_up_is_sized_first(tmp_path, name, dtype) -> None:
 
 
 def test_made_up_samples_must_fit_the_disk(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checks, "disk_room", lambda folder: 2**20)
+    monkeypatch.setattr(sizes, "disk_room", lambda folder: 2**20)
     with pytest.raises(BadData, match="8 times a made-up sample"):
         synthetic.generate_feeds(INPUTS, tmp_path, shapes={"x": (1, 3, 512, 512)}, ranges={})
 
@@ -129,7 +129,7 @@ def test_an_array_that_is_larger_than_what_backs_it(tmp_path) -> None:
 
 def test_an_endless_generator_ends_where_the_disk_does(tmp_path, monkeypatch) -> None:
     room = iter([10**9, 10**9, 0])
-    monkeypatch.setattr(checks, "disk_room", lambda folder: next(room))
+    monkeypatch.setattr(sizes, "disk_room", lambda folder: next(room))
     monkeypatch.setattr(stream, "LOOK_BYTES", 2**16)
 
     def source():

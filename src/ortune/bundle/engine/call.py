@@ -24,7 +24,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import stored
 from ortune.core.preprocess import Preprocess
 from ortune.core.session import Tensors
-from ortune.data import checks, images
+from ortune.data import images, sizes
 from ortune.data.stream import NO_DTYPE, Stream
 
 
@@ -367,7 +367,7 @@ class Call:
                     raise BadData(f"input '{spec.name}' is not an array of known shape", fix=_WARM)
                 shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
                 dtype = np.dtype(object) if kind is None else kind
-                checks.require_memory(checks.array_bytes(shape, dtype), f"input '{spec.name}'")
+                sizes.require_memory(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
                 empty = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
                 sample[spec.name] = empty
         else:

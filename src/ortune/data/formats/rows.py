@@ -14,7 +14,7 @@ from ortune.core import preprocess, regular_file
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
 from ortune.core.preprocess import SETTINGS
-from ortune.data import arrays, checks, images
+from ortune.data import arrays, checks, images, sizes
 from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.reading import Reading
@@ -160,7 +160,7 @@ def read_parquet_blocks(
                     for column in map(chunk.column, range(chunk.num_columns))
                     if column.path_in_schema.partition(".")[0] in columns
                 )
-                checks.require_memory(
+                sizes.require_memory(
                     size, f"a row group of {path}", "write the file with smaller row groups"
                 )
                 batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
@@ -242,7 +242,7 @@ def read_hub_blocks(source: str, reading: Reading) -> Iterator[NamedArrays]:
         table = dataset[split]
     columns = select_columns(table.column_names, source, reading)
     size = int(table.data.nbytes) // max(1, len(table))
-    checks.require_memory(size, f"a row of {source}")
+    sizes.require_memory(size, f"a row of {source}")
     tensor = make_picture_reader(folder if saved else Path(), reading)
     table = table.with_format(None).select_columns(columns)
     for name, feature in table.features.items():

@@ -16,7 +16,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.wording import format_count
-from ortune.data import arrays, checks
+from ortune.data import arrays, checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 from ortune.data.classes import number_classes
@@ -224,7 +224,7 @@ def _cut_chunks(
     step = settings.step or length
     if wav.rate != rate:
         resampled_frames = math.ceil(wav.frames * rate / wav.rate)
-        checks.require_memory(
+        sizes.require_memory(
             8 * wav.channels * (wav.frames + resampled_frames), f"{wav.path} at {rate} Hz"
         )
         if parse_dtype(spec.dtype).kind != "f":
@@ -240,7 +240,7 @@ def _cut_chunks(
         return
     for start, stop in _list_chunk_bounds(wav.frames, length, step, settings.tail):
         width = (stop - start) * wav.channels * 8
-        checks.require_memory(width, f"a chunk of {wav.path}", f"write a length into {SETTINGS}")
+        sizes.require_memory(width, f"a chunk of {wav.path}", f"write a length into {SETTINGS}")
         yield _pad_chunk(_mix_channels(wav, start, stop, settings, spec, note), stop - start, spec)
 
 

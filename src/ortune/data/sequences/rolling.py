@@ -15,7 +15,7 @@ from ortune.core.fields import Field, Option
 from ortune.core.request import Request, request
 from ortune.core.session import Tensors
 from ortune.core.wording import format_count, join_names
-from ortune.data import checks
+from ortune.data import checks, sizes
 from ortune.data.stream import parse_dtype
 
 _TOKEN = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]+")
@@ -433,7 +433,7 @@ def make_initial_state(
                 raise _make_size_error(spec, f"dimension {axis}")
         shape = tuple(dims)
     dtype = np.dtype("U1") if spec.dtype in checks.TEXT else parse_dtype(spec.dtype)
-    checks.require_memory(checks.array_bytes(shape, dtype), f"the state '{spec.name}'")
+    sizes.require_memory(sizes.array_bytes(shape, dtype), f"the state '{spec.name}'")
     return np.zeros(shape, dtype)
 
 
