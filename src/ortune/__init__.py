@@ -141,7 +141,7 @@ _HOME = {
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",
-    "verify_signature": "bundle.engine.signing",
+    "verify_signature": "bundle.engine.archive",
 }
 
 

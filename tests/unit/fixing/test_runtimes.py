@@ -145,7 +145,7 @@ def an_operator_that_openvino_does_not_convert(room: Room) -> Iterator[Pair]:
     yield lambda: open_it(Openvino(), path), lambda: open_it(Cpu(), path)
 
 
-@follow("backends/runtimes/tensorrt/build:build_engine", "--on cpu")
+@follow("backends/runtimes/tensorrt/library:build_engine", "--on cpu")
 def an_operator_that_tensorrt_does_not_read(room: Room) -> Iterator[Pair]:
     path = save(room.folder / "toy.onnx", MODEL, w=W)
     parts = (
