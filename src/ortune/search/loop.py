@@ -228,7 +228,7 @@ class _Loop:
             return "target"
         view = self._make_view(space)
         self.regions.record_mixtures(view)
-        while (view.spare > 0 or len(view.trials) <= 1) and (
+        while (view.spare_for_families > 0 or len(view.trials) <= 1) and (
             proposal := self.policy.next(view)
         ) is not None:
             if isinstance(proposal, SurveyRequest):
@@ -253,7 +253,8 @@ class _Loop:
         if self.context.job.emulated:  # what is expected of them rests on emulated times
             omissions = replace(omissions, notes=(), plans=omissions.count, untried=())
         self.left_out = omissions
-        late = omissions.late or (view.spare <= 0 and self.policy.next(view) is not None)
+        cut = view.spare_for_families <= 0 and self.policy.next(view) is not None
+        late = omissions.late or cut
         if late:
             # Told now only: the verdict counts it.
             late_plans = f": {format_count(omissions.late, 'plan')} {Outcome.UNTRIED}"
@@ -275,13 +276,16 @@ class _Loop:
         closing = {(trial.key, trial.part) for trial in self.closing}
         trials = [t for t in self._list_trials() if (t.key, t.part) not in closing]
         remaining_s = self._count_remaining_s() + sum(trial.seconds for trial in self.closing)
-        back = self._make_reserve(trials).compute_reserve_s(
-            self._list_finalists(), FINALISTS, self.aim.seconds, remaining_s
+        reserve, finalists = self._make_reserve(trials), self._list_finalists()
+        back, alone = (
+            reserve.compute_reserve_s(finalists, count, self.aim.seconds, remaining_s)
+            for count in (FINALISTS, 1)
         )
         return View(
             *(context.facts, space, trials, remaining_s, self.aim.seconds),
             budget=context.budget.steps[self.step],
             kept_back=back,
+            for_rivals=back - alone,
             by_operator=context.by_operator,
             goal=self.goal,
             surveys=self.regions.surveys,

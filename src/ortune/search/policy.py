@@ -29,6 +29,7 @@ class View:
         trials: In order, the original first; failed and unchanged ones too.
         remaining_s: Seconds of the time budget that are left; negative when it is overrun.
         kept_back: Seconds of those left that finalists and what follows them will take.
+        for_rivals: Of these, seconds for finalists about as fast as the first.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         goal: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
@@ -45,6 +46,7 @@ class View:
     total: float
     budget: Budget | None = None
     kept_back: float = 0.0
+    for_rivals: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)
     goal: Goal = FASTEST
     surveys: Sequence[Survey] = ()
@@ -59,9 +61,14 @@ class View:
         return self.remaining_s - self.kept_back
 
     @property
+    def spare_for_families(self) -> float:
+        """Seconds left for the first plan of a family: a second finalist as fast can wait."""
+        return self.spare + self.for_rivals
+
+    @property
     def build_s(self) -> float:
         """Seconds that building a plan may take: what is spare, and a little of the finalists'."""
-        return max(_BUILT_S, self.spare + OVER * self.total)
+        return max(_BUILT_S, self.spare_for_families + OVER * self.total)
 
     @cached_property
     def to_beat(self) -> float:

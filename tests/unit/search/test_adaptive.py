@@ -219,6 +219,21 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert "out of time, not tried:" in late.notes[0]
 
 
+@pytest.mark.parametrize(("for_rivals", "begins"), [(29.0, True), (2.0, False)])
+def test_a_family_may_take_the_time_of_finalists_as_fast_as_the_first(
+    for_rivals: float, begins: bool
+) -> None:
+    screened = [
+        trial(Proposal(Plan(AS_IS, one), "screen", effort="screen"), 0.6, 0.2)
+        for one in (BF16, OPENVINO)
+    ]
+    of = view(screened, left=30.0, kept_back=31.0, for_rivals=for_rivals)
+    proposal = Adaptive().next(of)
+    assert (proposal is not None) is begins
+    if begins:
+        assert plan_family(proposal.plan) not in {plan_family(t.plan) for t in of.trials}
+
+
 def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expectation) -> View:
     """Return a view of plans of which so much is expected, by their names."""
     recipes = {name: Recipe(name, (parse_plugin(Transform, "simplify"),)) for name in expected}
