@@ -87,9 +87,11 @@ def pack(
             ``triton(release=26.05)``: of the best confirmed plan that it can run.
         original: With `target`, take the model as it came where no faster plan can run there.
 
-    Raises NoPlanFits: no plan that the target can run is faster than the original; OrtuneError: a
-    trial cannot be packed or is not confirmed, a part of the run is gone, its settings are none
-    that a bundle may hold, the key cannot sign, or the path cannot be written.
+    Raises:
+        NoPlanFits: No plan that the target can run is faster than the original.
+        OrtuneError: A trial cannot be packed or is not confirmed, a part of the run is gone, its
+            settings are none that a bundle may hold, the key cannot sign, or the path cannot be
+            written.
     """
     if target is not None:
         refuse_bundle_options(with_, per_backend, sign, preprocess, compiled)

@@ -128,21 +128,13 @@ _DELIMITER, _UNKNOWN, _UPPER = "word_delimiter_token", "unk_token", "do_lower_ca
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Tokens of `vocab.json` and how a folder's tokenizer joins them.
+    """Tokens of `vocab.json` and how a folder's tokenizer joins them."""
 
-    Attributes:
-        tokens: By their numbers.
-        blank: Number of the token that stands for no letter.
-        delimiter: The token between words.
-        unknown: What stands for numbers and letters that have no token.
-        lowers: Tokens are capitals, and texts are not.
-    """
-
-    tokens: Mapping[int, str]
-    blank: int
-    delimiter: str = "|"
-    unknown: str = "<unk>"
-    lowers: bool = False
+    tokens: Mapping[int, str]  # by their numbers
+    blank: int  # number of the token that stands for no letter
+    delimiter: str = "|"  # the token between words
+    unknown: str = "<unk>"  # what stands for numbers and letters that have no token
+    lowers: bool = False  # tokens are capitals, and texts are not
 
     @property
     def words_end(self) -> int:

@@ -278,7 +278,9 @@ class Call:
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run once and return every output by name.
 
-        Raises BadData: the inputs do not fit the model; OrtuneError: the engine was closed.
+        Raises:
+            BadData: The inputs do not fit the model.
+            OrtuneError: The engine was closed.
         """
         return self.run(inputs)
 
@@ -292,8 +294,10 @@ class Call:
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples, those of equal shapes together, and return their outputs in order.
 
-        Raises BadData: a sample does not fit the model; none has run then, unless the runtime
-        found it; OrtuneError: the engine was closed.
+        Raises:
+            BadData: A sample does not fit the model; none has run then, unless the runtime
+                found it.
+            OrtuneError: The engine was closed.
         """
         samples = [self._prepare_inputs(sample) for sample in samples]
         for place, sample in enumerate(samples):
@@ -337,9 +341,12 @@ class Call:
     async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
         """Queue one request, to be joined with others that wait; return outputs and times.
 
-        The arrays must not change meanwhile. Awaited from any event loop, in any thread. Raises
-        BadData: the inputs do not fit the model; QueueFull: more requests wait than may;
-        OrtuneError: the engine was closed.
+        The arrays must not change meanwhile. Awaited from any event loop, in any thread.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            QueueFull: More requests wait than may.
+            OrtuneError: The engine was closed.
         """
         feeds = self._prepare_inputs(inputs)
         check_inputs(feeds, self._inputs, self.name)
@@ -354,9 +361,11 @@ class Call:
         """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
 
         Where batches are filled up to one size, each runs such a batch too. Whether samples may be
-        joined is found out where the sample has values that differ. Raises BadData: the inputs do
-        not fit; or there are none, and the model does not take zeros; OrtuneError: the engine was
-        closed.
+        joined is found out where the sample has values that differ.
+
+        Raises:
+            BadData: The inputs do not fit; or there are none, and the model does not take zeros.
+            OrtuneError: The engine was closed.
         """
         if inputs or self._golden is None or not self._golden.is_file():
             sample = dict(inputs)

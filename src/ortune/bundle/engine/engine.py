@@ -101,7 +101,9 @@ class Engine(Result):
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run the only model once and return every output by name.
 
-        Raises BadData: the inputs do not fit the model; BadSettings: there are several models.
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
         """
         return (self._only or self.require_single()).run(inputs)
 
@@ -113,16 +115,21 @@ class Engine(Result):
         Args:
             samples: Inputs by name, each with its own batch dimension.
 
-        Raises BadData: a sample does not fit the model; BadSettings: there are several models.
+        Raises:
+            BadData: A sample does not fit the model.
+            BadSettings: There are several models.
         """
         return (self._only or self.require_single()).batch(samples)
 
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request to the only model, to be joined with others that wait; await it.
 
-        From any event loop, in any thread. The arrays must not change before the answer. Raises
-        BadData: the inputs do not fit the model; BadSettings: there are several models; QueueFull:
-        more requests wait than may.
+        From any event loop, in any thread. The arrays must not change before the answer.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
+            QueueFull: More requests wait than may.
         """
         return await (self._only or self.require_single()).submit(**inputs)
 
@@ -142,8 +149,9 @@ class Engine(Result):
             metric: ``top1`` without it, with a reference ``agreement``.
             reference: What the answers are compared with, by metrics that need no labels.
 
-        Raises BadData: a sample does not fit the model, or cannot be scored; BadSettings: the
-        metric is not known, or compares with a reference that is not given.
+        Raises:
+            BadData: A sample does not fit the model, or cannot be scored.
+            BadSettings: The metric is not known, or compares with a reference that is not given.
         """
         other = None if reference is None else reference[self.models[0]]
         return evaluate_samples(
@@ -161,8 +169,9 @@ class Engine(Result):
         Args:
             inputs: Of the only model; without them all models are warmed up.
 
-        Raises BadData: the inputs do not fit; or there are none, and a model does not take zeros;
-        BadSettings: inputs are given, and there are several models.
+        Raises:
+            BadData: The inputs do not fit; or there are none, and a model does not take zeros.
+            BadSettings: Inputs are given, and there are several models.
         """
         if inputs:
             self.require_single().warm_up(**inputs)

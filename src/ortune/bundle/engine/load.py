@@ -73,11 +73,13 @@ def load_engine(
         compiled: Open what a provider compiled when a bundle was packed, where provider, versions
             and device are the same. Say False where you would not trust the file.
 
-    Raises BadModel: the file is damaged, was changed after packing, no longer answers as packed,
-    or has no signature by the key that is required; BadSettings: `on` is wrong; the bundle brings
-    custom operators that are not allowed, or a library or the key cannot be used; there are more
-    instances than CPUs, or a device is named that the backend does not run on; BackendMissing: the
-    backend of a plain model, or of the plan of `on`, cannot run here.
+    Raises:
+        BadModel: The file is damaged, was changed after packing, no longer answers as packed, or
+            has no signature by the key that is required.
+        BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
+            library or the key cannot be used; there are more instances than CPUs, or a device is
+            named that the backend does not run on.
+        BackendMissing: The backend of a plain model, or of the plan of `on`, cannot run here.
     """
     make_serving = partial(
         read_serving, instances, device, max_batch, max_delay_us, preferred, max_queue
