@@ -210,13 +210,6 @@ class GoalResult(TableResult):
             "out": self.out,
         }
 
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row for each of the settings tried."""
-        return [
-            {"settings": row.settings, "ratio": row.ratio, "pairs": row.pairs}
-            for row in self.tried
-        ]
-
 
 class Search:
     """One search within some seconds, some kept back to confirm; servers and clock are given."""
