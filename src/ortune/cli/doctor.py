@@ -351,8 +351,7 @@ def diagnose_problems(
 ) -> list[dict[str, str]]:
     """Return what is wrong with this installation, environments and GPUs, each with its fix.
 
-    Args:
-        runtimes: Installed distributions of onnxruntime -> version.
+    `runtimes`: installed distributions of onnxruntime -> version.
     """
     overwritten = find_runtime_conflict(runtimes)
     pairs = [overwritten] if overwritten else []

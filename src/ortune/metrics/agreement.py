@@ -42,8 +42,7 @@ class Agreement(Fidelity):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share of agreeing positions, and how many decisions there are.
 
-        Raises:
-            BadData: No output decides anything.
+        Raises BadData: no output decides anything.
         """
         names = self.select_outputs(expected)
         if outputs.has_broken_values(expected, actual, names):

@@ -39,8 +39,7 @@ _TONES = {Verdict.PROVED: "good", Verdict.FAILS: "bad"}
 def write_result_page(page: Page, path: str | Path, force: bool = False) -> Path:
     """Write a result as one offline page.
 
-    Raises:
-        OrtuneError: The path is taken, has another ending, or cannot be written.
+    Raises OrtuneError: the path is taken, has another ending, or cannot be written.
     """
     return write_text(check_page_file(path, force), render_page(*page))
 

@@ -123,8 +123,7 @@ class EngineBench(Workbench):
     def round_at(self, position: int) -> Round:
         """Return a round whose arrays nobody can change; what it calls the engine with is known.
 
-        Raises:
-            BadData: A frame of it fails, or does not call the engine.
+        Raises BadData: a frame of it fails, or does not call the engine.
         """
         round_calls = super().round_at(position)
         for _, feeds in round_calls:
@@ -157,8 +156,7 @@ class EngineBench(Workbench):
 def load_frame(path: str) -> Framing:
     """Return the user's function of an engine and a sample, run to its end.
 
-    Raises:
-        BadSettings: It cannot be imported.
+    Raises BadSettings: it cannot be imported.
     """
     function = user_function.import_function(path, *user_function.FRAME)
 

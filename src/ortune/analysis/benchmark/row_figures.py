@@ -19,9 +19,8 @@ def describe_row(
 ) -> dict[str, Any]:
     """Return a row's JSON.
 
-    Args:
-        digest: The model's, weights included.
-        size: Bytes of a file that is no model; counted without it.
+    `digest`: the model's, weights included; `size`: bytes of a file that is no model; counted
+    without it.
     """
     who, latency = timed_row.contestant, timed_row.latency_ns
     workload = who.workload

@@ -43,8 +43,7 @@ from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 def check_options(request: Convert) -> None:
     """Refuse what cannot be had, before anything is read.
 
-    Raises:
-        BadSettings: An option does not go with the others.
+    Raises BadSettings: an option does not go with the others.
     """
     lossy, ranged = steps.CALIBRATED, steps.RANGED
     for is_given, name, precisions in (
@@ -127,8 +126,7 @@ def check_result(
 ) -> tuple[Mapping[str, int], list[dict[str, object]]]:
     """Check types, loading and answers of a converted file; return its weights and scores.
 
-    Raises:
-        OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
+    Raises OrtuneError: it is not what was ordered, or is for the CPU and does not run there.
     """
     result_facts = read_facts(file.load(path))
     check_types(request, result_facts)
@@ -161,10 +159,8 @@ def judge_scores(
 ) -> None:
     """Refuse a result that no sensible budget would accept; with --force it is only told.
 
-    Of outputs that are integers a few samples tell nothing but that all of them are wrong.
-
-    Raises:
-        Refused: It answers with NaN, or with more noise than the precision explains.
+    Of outputs that are integers a few samples tell nothing but that all of them are wrong. Raises
+    Refused: it answers with NaN, or with more noise than the precision explains.
     """
     values = {str(score["metric"]): float(score["value"]) for score in scores}
     least = LEAST_DB.get(request.precision or "", _LEAST_DB)
@@ -191,11 +187,7 @@ def judge_scores(
 
 
 def check_types(request: Convert, result_facts: Facts) -> None:
-    """Check that the file holds the precision that was ordered.
-
-    Raises:
-        BadModel: It does not.
-    """
+    """Check that the file holds the precision that was ordered. Raises BadModel: it does not."""
     folded = request.folds and result_facts.has("Cast") and result_facts.has("Mul")
     precision = request.precision
     if precision is not None and not steps.holds_precision(precision, result_facts, folded=folded):
@@ -210,8 +202,7 @@ def check_types(request: Convert, result_facts: Facts) -> None:
 def check_target(request: Convert, path: Path) -> None:
     """Check that TensorRT would take the pairs of the file, where it is meant for it.
 
-    Raises:
-        BadModel: It would refuse one.
+    Raises BadModel: it would refuse one.
     """
     if request.precision != "int8" or request.target == "cpu" or request.integers != "tensorrt":
         return
@@ -279,8 +270,7 @@ _BENCH_SECONDS = 3.0
 def convert_model(request: Convert, data: steps.ConversionData, folder: Path) -> BuiltModel:
     """Convert into a folder.
 
-    Raises:
-        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
+    Raises OrtuneError: the model has nothing to convert, or the runtime does not take the result.
     """
     model, sink = Path(request.model), request.sink
     model_facts = read_facts(file.load(model))
@@ -333,8 +323,7 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
 def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     """Write a model as the runtime rewrites it, its constants folded as far as the file bears it.
 
-    Raises:
-        BadModel: The runtime does not load the model.
+    Raises BadModel: the runtime does not load the model.
     """
     rewritten = optimize_offline(path, backend, out)
     before, after = (count_weight_bytes(file.load(part)) for part in (path, rewritten))
@@ -389,8 +378,7 @@ def _build_quantizer(name: str, **fields: object) -> Step:
 def check_source(request: Convert, model_facts: Facts) -> None:
     """Refuse a model that cannot be turned into the precision.
 
-    Raises:
-        BadModel: Its weights or arithmetic are of lower precision already.
+    Raises BadModel: its weights or arithmetic are of lower precision already.
     """
     halves = {"float16", "bfloat16"} & set(model_facts.precisions)
     if request.precision == "fp32" and (halves or model_facts.quantized):

@@ -75,11 +75,8 @@ def query_placement(
 ) -> NodePlacement:
     """Load the model in a worker and ask; whatever goes wrong is the answer.
 
-    Args:
-        shapes: Of made-up samples, on which a file with integers is run.
-
-    Raises:
-        BadModel: The file cannot be read.
+    `shapes`: of made-up samples, on which a file with integers is run. Raises BadModel: the file
+    cannot be read.
     """
     try:
         reason = query_capabilities(backend).missing

@@ -42,9 +42,7 @@ _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 def infer_operands(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
     """Return the tensors whose size follows from the first sample; the model is left alone.
 
-    Args:
-        model: Without local functions.
-        batch: Samples stacked into a run; 0 or 1 takes one.
+    `model`: without local functions; `batch`: samples stacked into a run; 0 or 1 takes one.
     """
     copy = model.clone()
     for node in edit.walk_nodes(copy):
@@ -159,10 +157,8 @@ def list_kernels(
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
     """Return the kernels that ran, in their order, and the source nodes that cost nothing.
 
-    Args:
-        traced: Node by node, the source nodes that it stands for.
-        node_times_ns: Node by node, ns of a plain run.
-        operands: Tensors of the source model, for nodes whose own are not recorded.
+    `traced`: node by node, the source nodes that it stands for; `node_times_ns`: node by node, ns
+    of a plain run; `operands`: tensors of the source model, for nodes whose own are not recorded.
     """
     constants = frozenset(recorded.constants)
     op_types = {name: node.op_type for name, node in origin.nodes.items()}

@@ -51,8 +51,7 @@ def describe_event(
 ) -> str:
     """Return the line that tells of an event; empty for what is not worth one.
 
-    Args:
-        baseline: Plans are named by what differs from it; in full without it.
+    `baseline`: plans are named by what differs from it; in full without it.
     """
     match event:
         case Note(text, warning):

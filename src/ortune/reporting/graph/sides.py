@@ -82,10 +82,8 @@ def compare_sides(study: Study) -> dict[str, Sides]:
     """Set original and winner of each of a study's models side by side, by the model's name.
 
     Empty where a file is gone or large. Runtimes record one model at a time, so that steps have
-    times only where there is one.
-
-    Raises:
-        OrtuneError: A model or what was recorded of it cannot be read.
+    times only where there is one. Raises OrtuneError: a model or what was recorded of it cannot be
+    read.
     """
     pairs = find_models(study)
     return {name: _compare_pair(study, pair, len(pairs) == 1) for name, pair in pairs.items()}
