@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.runtimes.onnxruntime import checks, session
-from ortune.backends.runtimes.onnxruntime import checks as op_libraries
+from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
@@ -152,8 +152,9 @@ class Cpu(Backend):
     def missing(self) -> str | None:
         """Return how to install onnxruntime when it is not there.
 
-        Raises BadSettings: the installed one does not know a key that is set, or a library of
-        custom operators cannot be used.
+        Raises:
+            BadSettings: The installed one does not know a key that is set, or a library of custom
+                operators cannot be used.
         """
         reason = session.explain_missing_runtime()
         if reason is None:
@@ -236,7 +237,8 @@ class Cpu(Backend):
     def build_config_entries(self) -> dict[str, str]:
         """Return the session keys of all fields that are not at the runtime's default.
 
-        Raises BadSettings: a free key is wrong.
+        Raises:
+            BadSettings: A free key is wrong.
         """
         config_entries = {
             key: text or str(getattr(self, name))
@@ -249,7 +251,8 @@ class Cpu(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the CPU provider.
 
-        Raises BadSettings: the runtime does not know a key, or settings contradict each other.
+        Raises:
+            BadSettings: The runtime does not know a key, or settings contradict each other.
         """
         return self._open_session(path, self._make_session_options(verbose))
 

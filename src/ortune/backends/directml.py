@@ -105,7 +105,8 @@ class Directml(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Open a session of which DirectML takes a part.
 
-        Raises BackendMissing: this is no Windows, or DirectML took no node.
+        Raises:
+            BackendMissing: This is no Windows, or DirectML took no node.
         """
         options = session.make_session_options(self.threads, self.level, verbose=verbose)
         self.adapt_options(options)

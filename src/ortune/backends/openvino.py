@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import checks, engine_cache
+from ortune.backends.runtimes.onnxruntime import checks, compiled
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
@@ -41,8 +41,11 @@ PROVIDER = "OpenVINOExecutionProvider"
 def list_openvino_devices(device: str = "CPU") -> list[Any]:
     """Register the plug-in and return its devices of one kind.
 
-    `device`: in OpenVINO's spelling; AUTO is its own runtime's matter. Raises BackendMissing: it
-    is not installed, or offers none.
+    Args:
+        device: In OpenVINO's spelling; AUTO is its own runtime's matter.
+
+    Raises:
+        BackendMissing: It is not installed, or offers none.
     """
     if device == "AUTO":
         raise BackendMissing("the plug-in is not asked for AUTO", fix="pip install openvino")
@@ -261,7 +264,8 @@ class Openvino(Backend):
     def missing(self) -> str | None:
         """Return what to install, or None when one of the two ways is open.
 
-        Raises BadSettings: the installed OpenVINO does not know a property that is set.
+        Raises:
+            BadSettings: The installed OpenVINO does not know a property that is set.
         """
         reason = explain_missing_plugin(self._name)
         if reason is not None and (other := native.explain_missing_device(self._name)):
@@ -321,7 +325,8 @@ class Openvino(Backend):
     def build_properties(self) -> dict[str, str]:
         """Return OpenVINO's properties: those that matter, and all that are not at its default.
 
-        Raises BadSettings: a free property is wrong.
+        Raises:
+            BadSettings: A free property is wrong.
         """
         always = {
             "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
@@ -341,8 +346,10 @@ class Openvino(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Open a session with every option that matters written out.
 
-        OpenVINO's own format (``.xml``) is for its own runtime alone. Raises BadSettings: the
-        installed OpenVINO does not know a property.
+        OpenVINO's own format (``.xml``) is for its own runtime alone.
+
+        Raises:
+            BadSettings: The installed OpenVINO does not know a property.
         """
         with _replace_links(path) as plain:
             session: AbstractContextManager[Session]
@@ -391,12 +398,12 @@ class Openvino(Backend):
         """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
         with _replace_links(path) as plain:
             options, content = self._make_plugin_options(), drop_initializer_inputs(plain)
-            engine_cache.compile_model(plain, options, out, self.provider, content)
+            compiled.compile_model(plain, options, out, self.provider, content)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the device that the plug-in compiles for."""
         device = list_openvino_devices(self._name)[0]
-        return engine_cache.describe_build_environment(self.provider, device, PACKAGE)
+        return compiled.describe_build_environment(self.provider, device, PACKAGE)
 
     def _make_plugin_options(self, level: str = "all", *, verbose: bool = False) -> Any:
         """Return onnxruntime's; properties in another place than ``load_config`` it ignores."""

@@ -70,7 +70,8 @@ class PluginProvider(Backend):
     def missing(self) -> str | None:
         """Return what to install, that the library does not load, or that it offers no device.
 
-        Raises BadSettings: both a package and a library are named, or no such library is there.
+        Raises:
+            BadSettings: Both a package and a library are named, or no such library is there.
         """
         request = self._make_request()
         return ort.explain_missing_runtime() or plug_in.explain_missing_provider(request)

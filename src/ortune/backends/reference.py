@@ -33,7 +33,8 @@ class _Evaluator(InProcess):
     def __init__(self, path: Path) -> None:
         """Read the model with its weights inside: onnx's own reader takes no linked data.
 
-        Raises BadModel: it does not load; data is missing, or outside the model's folder.
+        Raises:
+            BadModel: It does not load; data is missing, or outside the model's folder.
         """
         import onnx
         from onnx.reference import ReferenceEvaluator

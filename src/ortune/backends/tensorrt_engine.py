@@ -43,8 +43,10 @@ _TYPES: Mapping[str, Any] = {
 def open_engine(path: Path, options: library.BuildOptions) -> Iterator[Session]:
     """Open an engine, or build one of an ONNX file.
 
-    Raises BackendMissing: TensorRT or the device is not there; BadModel: TensorRT does not take
-    the file; BadSettings: an input is of open size and has no range.
+    Raises:
+        BackendMissing: TensorRT or the device is not there.
+        BadModel: TensorRT does not take the file.
+        BadSettings: An input is of open size and has no range.
     """
     if path.suffix in SUFFIXES:
         with regular_file.open_regular(path, BadModel) as file:
@@ -129,7 +131,8 @@ class Io:
 def read_engine_io(trt: Any, engine: Any) -> Io:
     """Ask an engine for names, types and ranges.
 
-    Raises BadModel: a tensor is of a type that no array holds.
+    Raises:
+        BadModel: A tensor is of a type that no array holds.
     """
     import ml_dtypes  # a device may lack it
 

@@ -74,8 +74,9 @@ class Torch(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Load the module; compiling is part of the first run.
 
-        Raises BadModel: it does not load, or its outputs are not the file's; BackendMissing:
-        torch.compile has no C++ compiler.
+        Raises:
+            BadModel: It does not load, or its outputs are not the file's.
+            BackendMissing: torch.compile has no C++ compiler.
         """
         import torch
 
@@ -119,8 +120,10 @@ class _ModuleSession(InProcess):
         """Run once; outputs under the names of the ONNX file.
 
         A mapping that has all the names is read by them; else the tensors count in order, nested
-        ones in their place, and those beyond the file's outputs are left out. Raises BadModel:
-        there are fewer tensors than names.
+        ones in their place, and those beyond the file's outputs are left out.
+
+        Raises:
+            BadModel: There are fewer tensors than names.
         """
         inputs = {}
         for name in self._inputs:

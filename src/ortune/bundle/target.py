@@ -154,12 +154,17 @@ def make_word(text: str) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """What running a package again has shown."""
+    """What running a package again has shown.
 
-    by: str  # what ran it, such as ``onnxruntime 1.24.4``
-    difference_db: float  # Signal-to-noise ratio of the worst output against the golden answers
-    # Packaged time over the engine's, paired, with the ends of its interval; None where it was not
-    # timed.
+    Attributes:
+        by: What ran it, such as ``onnxruntime 1.24.4``.
+        difference_db: Signal-to-noise ratio of the worst output against the golden answers.
+        overhead: Packaged time over the engine's, paired, with the ends of its interval; None
+            where it was not timed.
+    """
+
+    by: str
+    difference_db: float
     overhead: tuple[float, float, float] | None = None
 
 
@@ -197,15 +202,19 @@ class Target(Plugin):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the package into an empty folder and return lines that say how to use it.
 
-        The same source gives the same bytes: no dates, no machine's paths. Raises OrtuneError: it
-        cannot be written.
+        The same source gives the same bytes: no dates, no machine's paths.
+
+        Raises:
+            OrtuneError: It cannot be written.
         """
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Open what `write` wrote and run the golden samples; None where nothing here can.
 
-        What is compared and timed are the package's files, once they say what was tuned. Raises
-        OrtuneError: it does not open or does not run.
+        What is compared and timed are the package's files, once they say what was tuned.
+
+        Raises:
+            OrtuneError: It does not open or does not run.
         """
         return None
 

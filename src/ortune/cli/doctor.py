@@ -351,7 +351,8 @@ def diagnose_problems(
 ) -> list[dict[str, str]]:
     """Return what is wrong with this installation, environments and GPUs, each with its fix.
 
-    `runtimes`: installed distributions of onnxruntime -> version.
+    Args:
+        runtimes: Installed distributions of onnxruntime -> version.
     """
     overwritten = find_runtime_conflict(runtimes)
     pairs = [overwritten] if overwritten else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,17 @@ def print_comparison(comparison: Comparison, *, bisect: bool = False) -> None:
         print_text(f"{comparison.doubt}.")
     print_table(
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
-        list(map(wording.tabulate_score, comparison.scores)),
+        [
+            (
+                wording.shorten_groups(score.metric),
+                f"{score.value:.6g}",
+                "-" if math.isnan(score.base) else f"{score.base:.6g}",
+                wording.format_bound(score),
+                score.verdict or "",
+                score.basis,
+            )
+            for score in comparison.scores
+        ],
     )
     print_text(
         f"{wording.shorten_groups(str(comparison.budget))}{rule}, over "

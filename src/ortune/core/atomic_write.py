@@ -23,9 +23,13 @@ def open_draft(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
     Folders above are made. After an error the draft and the folders made for it are removed. The
     block's own errors pass as they are. A link stays and what it points to is replaced; a device
-    or a pipe (``/dev/stdout``) cannot be replaced and is given itself. `durable`: wait until the
-    disk has it; False for what is made again when it is gone. Raises OrtuneError: the disk
-    refuses.
+    or a pipe (``/dev/stdout``) cannot be replaced and is given itself.
+
+    Args:
+        durable: Wait until the disk has it; False for what is made again when it is gone.
+
+    Raises:
+        OrtuneError: The disk refuses.
     """
     path = path.resolve()
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -54,7 +58,8 @@ def open_draft(path: Path, *, durable: bool = True) -> Iterator[Path]:
 def write_text(path: Path, text: str, *, durable: bool = True) -> Path:
     """Write a text file whole or not at all, as `open_draft` does, and return its path.
 
-    Raises OrtuneError: the disk refuses.
+    Raises:
+        OrtuneError: The disk refuses.
     """
     with open_draft(path, durable=durable) as draft, report_write_errors(path):
         draft.write_text(text, encoding="utf-8")
@@ -87,7 +92,8 @@ def sync_folder(folder: Path) -> None:
 def append_line(path: Path, line: str) -> None:
     """Write a line behind a file's others, whole or not at all; it is on disk on return.
 
-    Raises OrtuneError: the file cannot be written.
+    Raises:
+        OrtuneError: The file cannot be written.
     """
     first = not path.is_file()
     before = 0 if first else path.stat().st_size
@@ -145,9 +151,11 @@ def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -
     """Remove what the block has made of these files and folders when it fails or is interrupted.
 
     What was there before stays: of a folder that was empty only what came into it goes. So does
-    everything once `keep_files` was called inside. `outputs`: files and folders that the block may
-    make, and the folders above them; `kept`: says of one that it holds a result already, which
-    stays.
+    everything once `keep_files` was called inside.
+
+    Args:
+        outputs: Files and folders that the block may make, and the folders above them.
+        kept: Says of one that it holds a result already, which stays.
     """
     fresh = [
         path.absolute()
@@ -189,7 +197,8 @@ def keep_files() -> None:
 def report_write_errors(path: Path) -> Iterator[None]:
     """Turn errors of the system into one that names the file.
 
-    Raises OrtuneError: the block failed to write.
+    Raises:
+        OrtuneError: The block failed to write.
     """
     try:
         yield
@@ -204,8 +213,12 @@ def report_write_errors(path: Path) -> Iterator[None]:
 def hold_lock(path: Path, conflict: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
     """Hold a lock file; the system frees it when the process dies.
 
-    `conflict`: raised where another process holds it; `wait_s`: seconds to wait for that process.
-    Raises OrtuneError: `conflict`, or there is no writing there.
+    Args:
+        conflict: Raised where another process holds it.
+        wait_s: Seconds to wait for that process.
+
+    Raises:
+        OrtuneError: `conflict`, or there is no writing there.
     """
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,12 +238,13 @@ def open_output_draft(
 ) -> Iterator[Path]:
     """Give a draft for a file that the user named: `open_draft`, once it is known to be allowed.
 
-    Raises OrtuneError: `path` is taken, is a source, lies in no folder, or the disk refuses.
-
     Args:
         path: Where the file belongs; its folder must be there.
         force: Whether an existing file may be replaced.
         sources: Files that are never replaced, whatever `force` says.
+
+    Raises:
+        OrtuneError: `path` is taken, is a source, lies in no folder, or the disk refuses.
     """
     check_output_file(path, force, *sources)
     with open_draft(path) as draft, report_write_errors(path):

@@ -30,8 +30,10 @@ def open_cluster(executor: str) -> Iterator[Any]:
     ``ray`` joins the cluster that ``RAY_ADDRESS`` or this machine has, else starts one on this
     machine; ``ray://HOST:PORT`` joins that of another. Our own package travels there, once a
     version; the packages that it imports must be installed on every node. What is printed within
-    the block goes to the standard error. Raises BadSettings: the package is missing, or there is
-    no cluster at the address.
+    the block goes to the standard error.
+
+    Raises:
+        BadSettings: The package is missing, or there is no cluster at the address.
     """
     try:
         import ray

@@ -41,7 +41,8 @@ class BudgetRequest(Request):
     def read_budget(self) -> Budget | None:
         """Return the budget; None where none is given.
 
-        Raises BadSettings: it cannot be read, or lists steps where one is asked for.
+        Raises:
+            BadSettings: It cannot be read, or lists steps where one is asked for.
         """
         if self.budget is None:
             return None
@@ -95,8 +96,10 @@ class BackendRequest(CustomOpsRequest):
 def add_custom_ops(on: str, custom_ops: Sequence[str]) -> str:
     """Return a spelling of backends with the libraries given to every one.
 
-    ``auto`` becomes those backends that run here and take libraries. Raises BadSettings: one that
-    is named takes none.
+    ``auto`` becomes those backends that run here and take libraries.
+
+    Raises:
+        BadSettings: One that is named takes none.
     """
     if not custom_ops:
         return on

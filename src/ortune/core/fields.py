@@ -53,7 +53,8 @@ class Option:
     def check(self, name: str, value: object) -> None:
         """Check a number, or those of a list or a mapping.
 
-        Raises BadSettings: one is not finite, or out of bounds.
+        Raises:
+            BadSettings: One is not finite, or out of bounds.
         """
         try:
             Bounds(self.low, self.high, self.per_cpu).check(value, here=True)
@@ -123,7 +124,11 @@ class Field(Generic[T, G]):
 
     @abstractmethod
     def read(self, value: Any) -> T:
-        """Convert a value. Raises BadSettings: it cannot be read."""
+        """Convert a value.
+
+        Raises:
+            BadSettings: It cannot be read.
+        """
 
     def spell(self, value: T) -> Any:
         """Write a value as a settings file has it; None leaves it out."""

@@ -77,7 +77,8 @@ class HubFolder:
     def config(self) -> Mapping[str, Any]:
         """``config.json``, or what ``genai_config.json`` says in its words.
 
-        Raises BadModel: it cannot be read, as any other file of the folder.
+        Raises:
+            BadModel: It cannot be read, as any other file of the folder.
         """
         if (self.folder / CONFIG).is_file():
             return read_json(self.folder / CONFIG)
@@ -270,7 +271,8 @@ def _read_size(size: Any) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
-    Raises BadModel: it cannot be read, or holds something else.
+    Raises:
+        BadModel: It cannot be read, or holds something else.
     """
     content = _parse_json(path)
     if not isinstance(content, dict):
@@ -281,7 +283,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def list_modules(root: Path) -> list[Mapping[str, Any]]:
     """Return the modules that a folder's ``modules.json`` lists, each with its ``type``.
 
-    Raises BadModel: it cannot be read, or holds something else.
+    Raises:
+        BadModel: It cannot be read, or holds something else.
     """
     path = root / MODULES
     content = _parse_json(path) if path.is_file() else []
@@ -312,8 +315,11 @@ def _read_optional(path: Path) -> dict[str, Any]:
 def find_folder(model: str | Path) -> HubFolder | None:
     """Return the settings that belong to a model: in its folder, or in the one above an ``onnx/``.
 
-    `model`: a folder, or an ONNX file in it or in its ``onnx/``. Raises BadModel: it is a folder
-    whose settings cannot be read.
+    Args:
+        model: A folder, or an ONNX file in it or in its ``onnx/``.
+
+    Raises:
+        BadModel: It is a folder whose settings cannot be read.
     """
     path = Path(model)
     if path.is_dir():
@@ -342,7 +348,8 @@ def _read_genai(folder: Path) -> Mapping[str, Any]:
 def locate_model(value: str | Path) -> str | Path:
     """Return the ONNX file of a hub's folder; what is no such folder, or has none, as it is.
 
-    Raises BadModel: as `resolve_folder`.
+    Raises:
+        BadModel: As `resolve_folder`.
     """
     folder = Path(resolve_folder(value))
     decoder = _read_genai(folder).get("decoder") if folder.is_dir() else None
@@ -355,7 +362,8 @@ def locate_model(value: str | Path) -> str | Path:
 def resolve_folder(value: str | Path) -> str | Path:
     """Return what names a model; of the folder that the hub's cache has of one, its snapshot.
 
-    Raises BadModel: there is no such folder, and the text is a name on the hub.
+    Raises:
+        BadModel: There is no such folder, and the text is a name on the hub.
     """
     path = Path(value)
     if not path.exists() and _NAME.fullmatch(str(value)) and not path.suffix:

@@ -33,7 +33,8 @@ def judge_steps(study: Study) -> tuple[Study, ...]:
 def choose_step(study: Study, key: str) -> Study:
     """Return a study by the strictest step that confirms a plan; itself where none does.
 
-    `key`: start of the key of the plan's trial.
+    Args:
+        key: Start of the key of the plan's trial.
     """
     for judged in judge_steps(study):
         trial = judged.find(key)
@@ -45,7 +46,8 @@ def choose_step(study: Study, key: str) -> Study:
 def judge_by_step(trial: Trial, budget: Budget, step: int, measure: str) -> Trial:
     """Return a trial as a step of its budget judges it; 0 is the strictest, by which it is kept.
 
-    `measure`: what its workload is timed by, as in `conclude_trial`.
+    Args:
+        measure: What its workload is timed by, as in `conclude_trial`.
     """
     score = trial.score
     if not step or score is None or len(score.looser) < step or trial.ratio is None:
@@ -57,8 +59,9 @@ def judge_by_step(trial: Trial, budget: Budget, step: int, measure: str) -> Tria
 def conclude_trial(trial: Trial, budget: Budget, measure: str, sure: Interval) -> Trial:
     """Return a measured trial with the status and the reason that follow from ratio and scores.
 
-    `measure`: what its workload is timed by, such as ``latency``; `sure`: its latency ratio with
-    the interval that a search sorts by.
+    Args:
+        measure: What its workload is timed by, such as ``latency``.
+        sure: Its latency ratio with the interval that a search sorts by.
     """
     ratio, failed_outputs = trial.ratio or sure, say.list_failed_outputs(trial.scores)
     pairs = trial.measurement.pairs if trial.measurement else ()

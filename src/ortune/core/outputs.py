@@ -10,7 +10,8 @@ from ortune.core.errors import BadData, OrtuneError
 def check_output_file(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     """Return `path` if it may be written.
 
-    Raises OrtuneError: it exists and `force` is off, is one of the sources, or has no folder.
+    Raises:
+        OrtuneError: It exists and `force` is off, is one of the sources, or has no folder.
     """
     path = Path(path)
     for source in map(Path, sources):
@@ -34,7 +35,8 @@ def check_output_file(path: str | Path, force: bool = False, *sources: str | Pat
 def check_page_file(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     """Return `path` if a page may be written there, its ending included.
 
-    Raises OrtuneError: as `check_output_file`, or it does not end as a page does.
+    Raises:
+        OrtuneError: As `check_output_file`, or it does not end as a page does.
     """
     path = check_output_file(path, force, *sources)
     if path.suffix.lower() not in (".html", ".htm"):
@@ -45,7 +47,8 @@ def check_page_file(path: str | Path, force: bool = False, *sources: str | Path)
 def check_output_folder(folder: Path, force: bool) -> Path:
     """Return a folder if it may be written into.
 
-    Raises BadData: there is something in it, and `force` is off; or it is a file.
+    Raises:
+        BadData: There is something in it, and `force` is off; or it is a file.
     """
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not force)):
         raise BadData(f"{folder} exists", fix="give another -o, or --force to write into it")

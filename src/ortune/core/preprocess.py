@@ -77,7 +77,8 @@ class Preprocess:
 def read_preprocess_keys(path: Path) -> dict[str, Any]:
     """Return the keys of a settings file; none where there is no such file.
 
-    Raises BadData: it cannot be read.
+    Raises:
+        BadData: It cannot be read.
     """
     try:
         return tomllib.loads(regular_file.read_text(path, _LARGEST))
@@ -92,7 +93,8 @@ def read_preprocess_keys(path: Path) -> dict[str, Any]:
 def derive_defaults(spec: TensorSpec, explicit: Mapping[str, Any]) -> dict[str, Any]:
     """Read layout, channels and size off the input's shape; integers keep their pixels.
 
-    `explicit`: keys that are written out.
+    Args:
+        explicit: Keys that are written out.
     """
     shape = spec.shape if spec.shape is not None and len(spec.shape) in (3, 4) else (None,) * 4
     dims = shape[-3:]
@@ -116,8 +118,12 @@ def derive_defaults(spec: TensorSpec, explicit: Mapping[str, Any]) -> dict[str, 
 def resize_and_crop(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
     """Resize and crop a picture: [height, width, channels] in the order of the picture.
 
-    `image`: RGB, or one channel for gray; `name`: of the picture, for errors. Raises BadData: the
-    picture is smaller than the crop.
+    Args:
+        image: RGB, or one channel for gray.
+        name: Of the picture, for errors.
+
+    Raises:
+        BadData: The picture is smaller than the crop.
     """
     from PIL import Image as PillowImage
 
@@ -140,7 +146,8 @@ def resize_and_crop(image: Image, settings: Preprocess, name: str) -> NDArray[np
 def normalize_pixels(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray[np.float32]:
     """Turn pixels [height, width, channels] into the tensor of one picture, in its layout.
 
-    Raises BadData: `mean` or `std` have another number of channels.
+    Raises:
+        BadData: `mean` or `std` have another number of channels.
     """
     if settings.channels == "bgr":
         pixels = pixels[..., ::-1]
@@ -153,7 +160,8 @@ def normalize_pixels(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray
 def per_channel(settings: Preprocess, name: str) -> NDArray[np.float32]:
     """Return `mean` or `std`: one number, or one a channel.
 
-    Raises BadData: there is another number of them.
+    Raises:
+        BadData: There is another number of them.
     """
     factors = np.asarray(getattr(settings, name), np.float32)
     if factors.size not in (1, settings.depth):

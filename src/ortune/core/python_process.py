@@ -14,9 +14,12 @@ def make_python_command(
 ) -> list[str]:
     """Return the words that start Python in its safe-path mode.
 
-    ``PYTHONPATH``, a person's own word, counts as ever. `words`: what it runs: ``-m`` and a
-    module, ``-c`` and code or a file, and arguments; `python`: another interpreter than the one
-    that runs; `isolated`: let no variable of the environment and no packages of the user's count
-    either: for what needs the standard library alone.
+    ``PYTHONPATH``, a person's own word, counts as ever.
+
+    Args:
+        words: What it runs: ``-m`` and a module, ``-c`` and code or a file, and arguments.
+        python: Another interpreter than the one that runs.
+        isolated: Let no variable of the environment and no packages of the user's count either:
+            for what needs the standard library alone.
     """
     return [str(python or sys.executable), "-I" if isolated else "-P", *map(str, words)]

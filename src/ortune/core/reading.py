@@ -33,7 +33,8 @@ def read_step(text: str) -> Step:
 def read_workload(text: str | Workload, batch: int = 0) -> Workload:
     """Read ``--workload`` and put ``--batch`` into it.
 
-    Raises BadSettings: it cannot run here, or says another batch itself.
+    Raises:
+        BadSettings: It cannot run here, or says another batch itself.
     """
     workload = text if isinstance(text, Workload) else parse_plugin(Workload, text)
     if reason := workload.missing():

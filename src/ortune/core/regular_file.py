@@ -29,8 +29,13 @@ def open_regular(path: str | Path, error: type[OrtuneError] = BadData) -> io.Buf
     """Open a file for reading, only if it is a regular one; links are followed.
 
     A pipe nobody writes into would be waited for, a device such as ``/dev/zero`` never ends.
-    `error`: what is raised of anything but a regular file. Raises OSError: it is not there, a
-    folder, or may not be read; OrtuneError: it is a pipe, a socket or a device.
+
+    Args:
+        error: What is raised of anything but a regular file.
+
+    Raises:
+        OSError: It is not there, a folder, or may not be read.
+        OrtuneError: It is a pipe, a socket or a device.
     """
     mode = Path(path).stat().st_mode  # some devices act on being opened
     _require_regular(path, mode, error)
@@ -46,7 +51,9 @@ def open_regular(path: str | Path, error: type[OrtuneError] = BadData) -> io.Buf
 def require_regular(path: str | Path, error: type[OrtuneError] = BadData) -> None:
     """Refuse what `open_regular` refuses, for a library that opens a path by itself.
 
-    Raises OSError and OrtuneError: as `open_regular`.
+    Raises:
+        OSError: As `open_regular`.
+        OrtuneError: As `open_regular`.
     """
     with open_regular(path, error):
         pass
@@ -55,8 +62,9 @@ def require_regular(path: str | Path, error: type[OrtuneError] = BadData) -> Non
 def read_bytes(path: str | Path, most: int = LARGEST, error: type[OrtuneError] = BadData) -> bytes:
     """Return all bytes of a regular file.
 
-    Raises OSError: as `open_regular`; OrtuneError: as `open_regular`; or it has more than `most`
-    bytes.
+    Raises:
+        OSError: As `open_regular`.
+        OrtuneError: As `open_regular`; or it has more than `most` bytes.
     """
     with open_regular(path, error) as file:
         content = file.read(most + 1)
@@ -71,8 +79,10 @@ def read_bytes(path: str | Path, most: int = LARGEST, error: type[OrtuneError] =
 def read_text(path: str | Path, most: int = LARGEST, error: type[OrtuneError] = BadData) -> str:
     """Return the text of a regular file in UTF-8, with ends of lines as they are in Python.
 
-    Raises OSError: as `open_regular`; UnicodeDecodeError: it is no such text; OrtuneError: as
-    `read_bytes`.
+    Raises:
+        OSError: As `open_regular`.
+        UnicodeDecodeError: It is no such text.
+        OrtuneError: As `read_bytes`.
     """
     text = read_bytes(path, most, error).decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -91,10 +101,14 @@ def limit_unpacking(size: int | None) -> Iterator[None]:
 def require_unpacked(unpacked: int, packed: int, path: Path) -> None:
     """Check what packed samples say of their size, before anything is unpacked.
 
-    `unpacked`: bytes of all so far, as their files' directories have them; `packed`: bytes of
-    these files; `path`: the last of them. Raises BadData: it is more than was allowed; without
-    that more than 1 GiB, and than a hundred times the files: data has a tenth of that, and a few
-    bytes can promise terabytes.
+    Args:
+        unpacked: Bytes of all so far, as their files' directories have them.
+        packed: Bytes of these files.
+        path: The last of them.
+
+    Raises:
+        BadData: It is more than was allowed; without that more than 1 GiB, and than a hundred
+            times the files: data has a tenth of that, and a few bytes can promise terabytes.
     """
     limit = _UNPACK_LIMIT.get()
     most = max(_FREE, _RATIO * packed) if limit is None else limit

@@ -74,7 +74,11 @@ class Request:
         return False
 
     def __post_init__(self) -> None:
-        """Check numbers and choices. Raises BadSettings: one is out of bounds, or no choice."""
+        """Check numbers and choices.
+
+        Raises:
+            BadSettings: One is out of bounds, or no choice.
+        """
         for spec in list_request_fields(type(self)):
             value = getattr(self, spec.name)
             spec.option.check(spec.name, value)

@@ -93,7 +93,11 @@ class TableResult(Result):
         return [_flatten_fields(row) for row in getattr(self, self.table)]
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return `records` as a pandas DataFrame. Raises OrtuneError: pandas is not installed."""
+        """Return `records` as a pandas DataFrame.
+
+        Raises:
+            OrtuneError: pandas is not installed.
+        """
         try:
             import pandas
         except ImportError:

@@ -18,7 +18,8 @@ RUNTIMES = (
 def list_runtimes(places: Sequence[str] | None = None) -> dict[str, str]:
     """Return the distributions of onnxruntime that are installed, each to its version.
 
-    `places`: folders of packages; this process's own without.
+    Args:
+        places: Folders of packages; this process's own without.
     """
     where = sys.path if places is None else places
     versions: dict[str, str] = {}

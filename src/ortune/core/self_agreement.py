@@ -26,8 +26,9 @@ class SelfAgreement:
     ) -> str:
         """Say what is amiss and what to do about it; empty where the model agrees with itself.
 
-        `backend`: one that would leave nothing out; `ignored`: outputs that nothing is compared
-        on; None where there is no such option.
+        Args:
+            backend: One that would leave nothing out.
+            ignored: Outputs that nothing is compared on; None where there is no such option.
         """
         texts = (self._describe_optimizers(model, backend), self._describe_chance(model, ignored))
         return "; ".join(text for text in texts if text)

@@ -32,14 +32,15 @@ def read_settings(
 ) -> dict[str, Any]:
     """Read a settings file.
 
-    Raises OrtuneError: it is not TOML, has a key that is not known, or sets a backend as only a
-    person may who types it.
-
     Args:
         allowed: The keys it may have.
         formerly: Other words for keys, such as those of older files -> the key; empty where
             nothing asks for it any more.
         refuse_key: May say more of a key that is not known, by an error of its own.
+
+    Raises:
+        OrtuneError: It is not TOML, has a key that is not known, or sets a backend as only a
+            person may who types it.
     """
     try:
         values = tomllib.loads(
@@ -82,8 +83,11 @@ def read_settings(
 def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> None:
     """Refuse a value of a type that the setting does not take.
 
-    `types`: the types it may have; bool counts as itself alone. Raises OrtuneError: it has another
-    type, is a number beyond 64 bits or a text with a NUL in it.
+    Args:
+        types: The types it may have; bool counts as itself alone.
+
+    Raises:
+        OrtuneError: It has another type, is a number beyond 64 bits or a text with a NUL in it.
     """
     right = isinstance(value, types) and (bool in types or not isinstance(value, bool))
     large = isinstance(value, int) and abs(value) >= 1 << 63
@@ -98,7 +102,8 @@ def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> N
 def format_settings(request: Request, but: Collection[str] = ()) -> str:
     """Write the settings of a request; paths absolute, so that the file works from anywhere.
 
-    `but`: fields to leave out.
+    Args:
+        but: Fields to leave out.
     """
     lines = []
     for spec in list_request_fields(type(request)):

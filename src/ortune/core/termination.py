@@ -51,8 +51,10 @@ class Termination:
     def watch_run(self, end: Callable[[], None]) -> Iterator[None]:
         """Have `end` called, by another thread, where the run inside the block is to end.
 
-        Where that was asked for before, it is called at once. Raises RunTerminated: it was told to
-        end, whatever the runtime itself raised or gave.
+        Where that was asked for before, it is called at once.
+
+        Raises:
+            RunTerminated: It was told to end, whatever the runtime itself raised or gave.
         """
         with self._lock:
             self._ends.append(end)

@@ -252,7 +252,10 @@ class Score:
         """Return how many samples would make it likely, were all like those behind it.
 
         The chance of a result falls with the power of the samples that it rests on. None where
-        nothing is likely by its samples. `plans`: how many were looked at.
+        nothing is likely by its samples.
+
+        Args:
+            plans: How many were looked at.
         """
         if self.chance is None or self.chance >= 1:
             return None

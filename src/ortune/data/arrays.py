@@ -37,12 +37,16 @@ _ATTEMPTS = 10  # at the header of an array
 
 @dataclass(frozen=True)
 class Column:
-    """An array that may still be in its file."""
+    """An array that may still be in its file.
+
+    Attributes:
+        read: Returns all of it.
+        rows: Returns its rows one by one from a number on, each with a leading dimension of 1.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    read: Callable[[], NDArray[Any]]  # returns all of it
-    # Returns its rows one by one from a number on, each with a leading dimension of 1.
+    read: Callable[[], NDArray[Any]]
     rows: Callable[[int], Iterator[NDArray[Any]]]
 
     @classmethod
@@ -67,11 +71,16 @@ class Column:
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """What is split into samples, or is one."""
+    """What is split into samples, or is one.
 
-    where: str  # the file, line or item, for messages
-    columns: Mapping[str, Column]  # by array name; labels and groups included
-    # Number of its first row in the file; None where it is the whole file.
+    Attributes:
+        where: The file, line or item, for messages.
+        columns: By array name; labels and groups included.
+        first: Number of its first row in the file; None where it is the whole file.
+    """
+
+    where: str
+    columns: Mapping[str, Column]
     first: int | None = None
 
     def cut(self, rows: range) -> Self:
@@ -83,7 +92,8 @@ class NamedArrays:
 def open_npz(path: Path) -> NamedArrays:
     """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.
 
-    Raises BadData: it cannot be read.
+    Raises:
+        BadData: It cannot be read.
     """
     with (
         translate_read_errors(path),

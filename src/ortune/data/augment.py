@@ -20,7 +20,8 @@ from ortune.data.feeds import Feeds
 def parse_augmentations(text: str) -> tuple[Augmentation, ...]:
     """Read ``noise(db=30),flip,scale(low=0.9,high=1.1)``.
 
-    Raises OrtuneError: the text, a name or a field is wrong.
+    Raises:
+        OrtuneError: The text, a name or a field is wrong.
     """
     return tuple(augmentation for augmentation, _ in parse_list(Augmentation, text))
 
@@ -40,8 +41,11 @@ def augment_samples(
     Labels are left out: what is augmented is observed and not scored. Equal arguments make equal
     samples.
 
-    `out`: folder for ``augmented.stream``. Raises BadData: a way alters no input of these samples,
-    or names one that is not there.
+    Args:
+        out: Folder for ``augmented.stream``.
+
+    Raises:
+        BadData: A way alters no input of these samples, or names one that is not there.
     """
     source = stream.Stream(feeds.stream)
     first = source[indices[0]]

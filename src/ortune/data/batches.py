@@ -19,11 +19,15 @@ from ortune.data.labels import to_plain_label
 
 @dataclass(frozen=True)
 class Unit:
-    """One row, or a whole block that is not split."""
+    """One row, or a whole block that is not split.
+
+    Attributes:
+        row: One row of a batch, with a leading dimension of 1.
+    """
 
     where: str
     tensors: dict[str, NDArray[Any]]
-    row: bool  # one row of a batch, with a leading dimension of 1
+    row: bool
     label: Any = None
     group: str | None = None
 
@@ -43,8 +47,10 @@ def count_sample_rows(inputs: Sequence[TensorSpec]) -> int | None:
 def check_batch(batch: int, inputs: Sequence[TensorSpec]) -> None:
     """Check that the model takes this many samples in one run; 0 and 1 are always fine.
 
-    A model of a fixed batch takes one sample a run, which holds all its rows. Raises BadData: it
-    does not.
+    A model of a fixed batch takes one sample a run, which holds all its rows.
+
+    Raises:
+        BadData: It does not.
     """
     if batch <= 1:
         return
@@ -78,8 +84,12 @@ def split_block(
 ) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
-    `splits`: the inputs share a batch dimension; `optional`: inputs that the block may leave out.
-    Raises BadData: it does not fit the inputs, or its labels or groups do not fit it.
+    Args:
+        splits: The inputs share a batch dimension.
+        optional: Inputs that the block may leave out.
+
+    Raises:
+        BadData: It does not fit the inputs, or its labels or groups do not fit it.
     """
     specs = checks.specs_by_name(inputs)
     extras = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in specs}

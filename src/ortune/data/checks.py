@@ -20,7 +20,8 @@ TEXT = frozenset({"object", "str", "string", "str_"})
 def check_tensor_inputs(inputs: Sequence[TensorSpec]) -> None:
     """Check that every input is a tensor of a known type.
 
-    Raises BadData: one is a sequence, optional or sparse.
+    Raises:
+        BadData: One is a sequence, optional or sparse.
     """
     for spec in inputs:
         if not spec.dtype or "(" in spec.dtype:
@@ -53,7 +54,8 @@ def check_input_names(
 ) -> None:
     """Check that exactly the model's inputs are there; `optional` ones may be left out.
 
-    Raises BadData: one is unknown or missing.
+    Raises:
+        BadData: One is unknown or missing.
     """
     input_names = [spec.name for spec in inputs]
     for name in names:
@@ -71,7 +73,8 @@ def check_input_names(
 def check_shape(where: str, actual: tuple[int, ...], spec: TensorSpec, *, batch: bool) -> None:
     """Check rank and fixed dimensions; with `batch` the first dimension is checked elsewhere.
 
-    Raises BadData: they differ.
+    Raises:
+        BadData: They differ.
     """
     if spec.shape is None:
         return
@@ -93,7 +96,8 @@ def check_shape(where: str, actual: tuple[int, ...], spec: TensorSpec, *, batch:
 def check_dtype(where: str, actual: np.dtype[Any], spec: TensorSpec) -> None:
     """Check that values of this dtype are, or become without loss of meaning, the input's.
 
-    Raises BadData: they do not.
+    Raises:
+        BadData: They do not.
     """
     if not _is_same_dtype(actual, spec) and not _can_widen(actual, spec):
         raise BadData(
@@ -106,7 +110,8 @@ def check_dtype(where: str, actual: np.dtype[Any], spec: TensorSpec) -> None:
 def cast_to_input(where: str, array: NDArray[Any], spec: TensorSpec, note: Note) -> NDArray[Any]:
     """Return finite values in the input's dtype and in native byte order.
 
-    Raises BadData: there is NaN or infinity, in the samples or after the conversion.
+    Raises:
+        BadData: There is NaN or infinity, in the samples or after the conversion.
     """
     values = array
     if spec.dtype not in TEXT:
@@ -146,7 +151,8 @@ def format_shape(dims: Sequence[int | str | None] | None) -> str:
 def as_array(value: Any, where: str, spec: TensorSpec | None) -> NDArray[Any]:
     """Return an array as it is, else a number or lists in the input's dtype, where they fit it.
 
-    Raises BadData: the lists are ragged.
+    Raises:
+        BadData: The lists are ragged.
     """
     if hasattr(value, "__array__"):
         return np.asarray(value)

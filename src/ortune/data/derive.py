@@ -71,9 +71,13 @@ def derive_budget(
 ) -> tuple[Budget, str]:
     """Return the budget and the rule that gave it, in one line.
 
-    `outputs`: the baseline's outputs: name -> one array a sample; `labels`: one a sample, or None;
-    `states`: outputs that the model takes at its next step. Raises BadData: there are no outputs,
-    or the baseline's own outputs hold NaN.
+    Args:
+        outputs: The baseline's outputs: name -> one array a sample.
+        labels: One a sample, or None.
+        states: Outputs that the model takes at its next step.
+
+    Raises:
+        BadData: There are no outputs, or the baseline's own outputs hold NaN.
     """
     if not outputs or not all(outputs.values()):
         raise BadData("no outputs to derive a budget from", fix="give one with --budget")
@@ -256,7 +260,9 @@ def _make_budget(name: str, limit: float, **fields: Any) -> Budget:
 def describe_unused_labels(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str:
     """Say why labels gave no budget, although they may be classes of an output; empty otherwise.
 
-    `outputs`: see `derive_budget`; `labels`: one a sample.
+    Args:
+        outputs: See `derive_budget`.
+        labels: One a sample.
     """
     numbers = _read_numbers(labels)
     if numbers is None or _find_classified_output(outputs, labels):
@@ -278,7 +284,8 @@ def _choose_groups(
 ) -> tuple[tuple[str, ...], str]:
     """Return the groups that must each follow the original, and what is to be said of them.
 
-    `columns`: outputs whose last axis is the one that counts.
+    Args:
+        columns: Outputs whose last axis is the one that counts.
     """
     entries: list[str] = []
     notes: list[str] = []

@@ -39,7 +39,8 @@ def read_image_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, see `number_classes`.
 
-    Raises BadData: Pillow is missing, the settings do not fit, or a file is no image.
+    Raises:
+        BadData: Pillow is missing, the settings do not fit, or a file is no image.
     """
     keys = reading.pictures
     keys = preprocess.read_preprocess_keys(folder / SETTINGS) if keys is None else keys
@@ -57,7 +58,11 @@ def settings_for(
 ) -> tuple[Preprocess, TensorSpec]:
     """Return how pictures become an input, and which; what is not given is read off its shape.
 
-    `where`: the file that the keys are from, for errors. Raises BadData: the settings do not fit.
+    Args:
+        where: The file that the keys are from, for errors.
+
+    Raises:
+        BadData: The settings do not fit.
     """
     name = str(keys.get("input", inputs[0].name if len(inputs) == 1 else ""))
     spec = checks.specs_by_name(inputs).get(name)
@@ -93,8 +98,11 @@ def is_picture(value: object) -> bool:
 def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
     """Return the tensor of one picture, with a batch dimension of 1 where the input has one.
 
-    `picture`: a file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
-    Raises BadData: Pillow is missing, it is no picture, or too small for the crop.
+    Args:
+        picture: A file, Pillow's image, or pixels of uint8 [height, width, 3] or [height, width].
+
+    Raises:
+        BadData: Pillow is missing, it is no picture, or too small for the crop.
     """
     try:
         from PIL import Image as PillowImage

@@ -20,17 +20,24 @@ from ortune.data import arrays, sizes
 
 @dataclass(frozen=True)
 class Annotations:
-    """Labels of pictures."""
+    """Labels of pictures.
+
+    Attributes:
+        labels: By the picture's file name, in the order of these names.
+    """
 
     path: Path
-    # By the picture's file name, in the order of these names.
     labels: Mapping[str, Mapping[str, Any]]
 
     def find_label(self, where: str) -> Mapping[str, Any]:
         """Return the label of a sample that was read from a file.
 
-        `where`: the sample's file, as a folder of pictures names it; or in a folder of .npz, where
-        the suffix does not count. Raises BadData: the file does not name it.
+        Args:
+            where: The sample's file, as a folder of pictures names it; or in a folder of .npz,
+                where the suffix does not count.
+
+        Raises:
+            BadData: The file does not name it.
         """
         path = PurePosixPath(Path(where).as_posix())
         for name in (str(path), path.name):
@@ -53,7 +60,9 @@ def read_annotations(path: Path) -> Annotations:
 
     A label is a mapping: ``boxes`` (left, top, width, height), ``classes`` (the category's place
     among the sorted ids), ``ids``, ``crowd``, and ``size`` [width, height] where the file has it.
-    Raises BadData: it cannot be read or is none.
+
+    Raises:
+        BadData: It cannot be read or is none.
     """
     with arrays.translate_read_errors(path):
         sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
@@ -147,9 +156,12 @@ class NamedLabels:
     def take(self, where: str) -> tuple[Any, str | None]:
         """Return label and group of a sample.
 
-        `where`: the sample's file below the folder that was given; which row or chunk of it a
-        sample is stands behind. Raises BadData: no row names the file, or more than one does, or
-        one names two files.
+        Args:
+            where: The sample's file below the folder that was given; which row or chunk of it a
+                sample is stands behind.
+
+        Raises:
+            BadData: No row names the file, or more than one does, or one names two files.
         """
         shown, rows = self._find_rows(where)
         if not rows:
@@ -218,9 +230,11 @@ def read_label_file(path: Path) -> tuple[list[Any] | Annotations | NamedLabels, 
     """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line
-    with a column ``label`` or ``text``; another that has file names says which sample a row is of.
-    Labels that all look like integers are, else numbers, else text. Raises BadData: it cannot be
-    read.
+    with a column ``label`` or ``text``; another that has file names says which sample a row is
+    of. Labels that all look like integers are, else numbers, else text.
+
+    Raises:
+        BadData: It cannot be read.
     """
     if path.suffix == ".npy":
         values = arrays.map_npy(path).read()

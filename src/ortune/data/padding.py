@@ -17,13 +17,20 @@ _GIVE = "name the mask: an input [batch, length] that is 1 at real positions and
 
 @dataclass(frozen=True)
 class Padding:
-    """What the samples say."""
+    """What the samples say.
 
-    mask: str  # the input that is 1 at real positions and 0 at padded ones
-    inputs: tuple[str, ...]  # the other inputs that share its length, as their second dimension
+    Attributes:
+        mask: The input that is 1 at real positions and 0 at padded ones.
+        inputs: The other inputs that share its length, as their second dimension.
+        lengths: Longest row's real positions, one a sample.
+        widths: What the sample was padded to.
+    """
+
+    mask: str
+    inputs: tuple[str, ...]
     side: Literal["right", "left"]
-    lengths: tuple[int, ...]  # longest row's real positions, one a sample
-    widths: tuple[int, ...]  # what the sample was padded to
+    lengths: tuple[int, ...]
+    widths: tuple[int, ...]
 
     @property
     def share(self) -> float:
@@ -77,9 +84,13 @@ def find_padding(
 ) -> Padding:
     """Find mask, companions, side and lengths.
 
-    `samples`: read once; `mask`: the mask's name; without it inputs with "mask" in their names are
-    looked at first. Raises BadData: there is no mask, it is not one with padding at one end, its
-    length is fixed, or nothing is padded.
+    Args:
+        samples: Read once.
+        mask: The mask's name; without it inputs with "mask" in their names are looked at first.
+
+    Raises:
+        BadData: There is no mask, it is not one with padding at one end, its length is fixed, or
+            nothing is padded.
     """
     specs = {spec.name: spec for spec in inputs}
     if mask and mask not in specs:

@@ -27,11 +27,17 @@ TEXTS = LINES | texts.SUFFIXES
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source."""
+    """A file of a source.
 
-    name: str  # below the source's folder, with ``/``
-    size: int  # Bytes
-    digest: str  # SHA-256 in hex digits
+    Attributes:
+        name: Below the source's folder, with ``/``.
+        size: Bytes.
+        digest: SHA-256 in hex digits.
+    """
+
+    name: str
+    size: int
+    digest: str
     records: int
 
 
@@ -40,8 +46,11 @@ def list_source_files(
 ) -> tuple[Path, tuple[SourceFile, ...]]:
     """Read all files of a source once; return their folder, and the files in the order of names.
 
-    `inputs`: of the model: rows of a .npz are records where they share a batch dimension. Raises
-    BadData: there is none, or one cannot be read or is of no kind that has records.
+    Args:
+        inputs: Of the model: rows of a .npz are records where they share a batch dimension.
+
+    Raises:
+        BadData: There is none, or one cannot be read or is of no kind that has records.
     """
     path = Path(source)
     if not path.exists():
@@ -104,7 +113,9 @@ def cut_parts(
 
     Files of text of which a part has some lines are read once more.
 
-    `most`: records of a part; `salt`: what else the digests of the parts depend on.
+    Args:
+        most: Records of a part.
+        salt: What else the digests of the parts depend on.
     """
     slices: list[tuple[SourceFile, range]] = []
     number, room, hasher = 0, most, hashlib.sha256(salt.encode())

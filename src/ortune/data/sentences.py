@@ -43,7 +43,8 @@ UNLABELLED = -100
 def load_tokenizer(folder: HubFolder) -> Any:
     """Read a folder's tokenizer.
 
-    Raises BadData: the package tokenizers is not installed, or does not read the file.
+    Raises:
+        BadData: The package tokenizers is not installed, or does not read the file.
     """
     try:
         from tokenizers import Tokenizer
@@ -77,9 +78,12 @@ class TextWord(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text, or a pair, as one row of its model's inputs."""
+    """A text, or a pair, as one row of its model's inputs.
 
-    # One, or two of a pair; of a list of words, these with blanks between them.
+    Attributes:
+        texts: One, or two of a pair; of a list of words, these with blanks between them.
+    """
+
     texts: tuple[str, ...]
     inputs: Tensors
     encoding: Any
@@ -114,8 +118,11 @@ class Sentences:
     ) -> None:
         """Read the folder's tokenizer.
 
-        `answers`: texts are to be answered in words: a question has every part of a long text.
-        Raises BadData: as `load_tokenizer`.
+        Args:
+            answers: Texts are to be answered in words: a question has every part of a long text.
+
+        Raises:
+            BadData: As `load_tokenizer`.
         """
         self.kept: dict[str, list[TokenizedText]] = {}
         self._keeps = answers and folder.task not in _WITHOUT_WORDS
@@ -137,7 +144,8 @@ class Sentences:
     def make_blocks(self, row: Mapping[str, Any], where: str) -> Iterator[NamedArrays]:
         """Yield one row as a sample; two sentences to compare as two where they have no score.
 
-        Raises BadData: a text is missing, or a label does not fit it.
+        Raises:
+            BadData: A text is missing, or a label does not fit it.
         """
         text: Any = row.get(TEXT)
         pair: Any = row.get(PAIR)
@@ -286,7 +294,11 @@ def open_sentences(
 ) -> Sentences | None:
     """Return what tokenizes for a model; None where its folder has no tokenizer, or it takes none.
 
-    `answers`: texts are to be answered; see `Sentences`. Raises BadData: as `Sentences`.
+    Args:
+        answers: Texts are to be answered; see `Sentences`.
+
+    Raises:
+        BadData: As `Sentences`.
     """
     names = checks.specs_by_name(inputs)
     if folder is None or IDS not in names or TEXT in names:
@@ -299,7 +311,8 @@ def open_sentences(
 def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where a row is from and its columns: lines of a .txt, or a .csv with a header.
 
-    Raises BadData: the file cannot be read, or a row has more columns than the header.
+    Raises:
+        BadData: The file cannot be read, or a row has more columns than the header.
     """
     with arrays.open_text(path) as file:
         if path.suffix.lower() == ".txt":

@@ -34,11 +34,15 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class SourcePart:
-    """Some records of a source's files: rows of a .npz or table, lines, or files of one sample."""
+    """Some records of a source's files: rows of a .npz or table, lines, or files of one sample.
 
-    folder: Path  # of the files; of a source that is one file, the folder that this is in
-    # Files below the folder and the records that are read of each, in order; all of them where
-    # there is no range.
+    Attributes:
+        folder: Of the files; of a source that is one file, the folder that this is in.
+        slices: Files below the folder and the records that are read of each, in order; all of
+            them where there is no range.
+    """
+
+    folder: Path
     slices: tuple[tuple[str, range | None], ...]
 
 
@@ -47,8 +51,11 @@ def open_source(
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
-    `records`: rows or lines that are read of a file with several; all without it. Raises BadData:
-    it does not exist, is empty or of no known kind.
+    Args:
+        records: Rows or lines that are read of a file with several; all without it.
+
+    Raises:
+        BadData: It does not exist, is empty or of no known kind.
     """
     if callable(source):
         user_function.demand_callable(source, describe_source(source), *user_function.DATA)
@@ -117,7 +124,8 @@ def _open_folder(folder: Path, reading: Reading) -> Iterator[NamedArrays]:
 def list_folder_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `open_source` reads, in order, where each has samples.
 
-    Raises BadData: there are none, or files that only together make samples: a .npy per input.
+    Raises:
+        BadData: There are none, or files that only together make samples: a .npy per input.
     """
     entries = _list_entries(folder)
     _, files = _find_samples(entries)
@@ -241,7 +249,8 @@ def _open_lines(
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the lines of a text file that are not blank, each with where it is.
 
-    Raises BadData: it cannot be read, or a line does not fit the memory.
+    Raises:
+        BadData: It cannot be read, or a line does not fit the memory.
     """
     most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
     with arrays.open_text(path, "utf-8", newline=None) as file:

@@ -19,12 +19,16 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """Indices into the feeds, each in ascending order."""
+    """Indices into the feeds, each in ascending order.
 
-    # What quantizers observe; into the calibration feeds where these were given.
+    Attributes:
+        calibration: What quantizers observe; into the calibration feeds where these were given.
+        search: What the search scores on.
+        final: What only finalists are scored on; the same as `search` where there are too few.
+    """
+
     calibration: tuple[int, ...]
-    search: tuple[int, ...]  # what the search scores on
-    # What only finalists are scored on; the same as `search` where there are too few.
+    search: tuple[int, ...]
     final: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
@@ -39,10 +43,14 @@ def split_samples(
     are classes. The split depends on the samples' contents alone, not on their order or names.
     Below 8 samples, or 3 groups, all parts share all samples, and a note says so.
 
-    `calibration`: samples to calibrate on, given apart. `min_final`: independent samples (groups
-    count as one) that a proof needs. Where these shares hold out fewer, so many are held out, if
-    `compute_split_minimum` allows; the rest is then divided into calibration and search as before,
-    1 to 2. Raises BadData: a calibration sample is also in the data.
+    Args:
+        calibration: Samples to calibrate on, given apart.
+        min_final: Independent samples (groups count as one) that a proof needs. Where these shares
+            hold out fewer, so many are held out, if `compute_split_minimum` allows; the rest is
+            then divided into calibration and search as before, 1 to 2.
+
+    Raises:
+        BadData: A calibration sample is also in the data.
     """
     if calibration is not None:
         require_disjoint(feeds, calibration)
@@ -91,8 +99,10 @@ def extend_parts(
 
     No sample changes its part: what was held out from the choices so far stays held out.
 
-    `stored`: part -> samples that a run has used; `parts`: the same parts whole, as the samples
-    are divided now; `limits`: samples that each may have; a stored one that has more keeps them.
+    Args:
+        stored: Part -> samples that a run has used.
+        parts: The same parts whole, as the samples are divided now.
+        limits: Samples that each may have; a stored one that has more keeps them.
 
     Returns:
         None where the samples are divided otherwise now.
@@ -134,7 +144,8 @@ def find_distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
 def require_disjoint(feeds: Feeds, calibration: Feeds) -> None:
     """Refuse samples to calibrate on that are also among those to score on.
 
-    Raises BadData: some are.
+    Raises:
+        BadData: Some are.
     """
     places: dict[str, int] = {}
     for at, digest in enumerate(feeds.digests):

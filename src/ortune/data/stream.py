@@ -52,8 +52,11 @@ def open_writer(path: Path) -> Iterator[Callable[[Tensors], None]]:
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
     width; an array of Python objects is taken only when all of them are text. Only one sample and
     the index are in memory. A failure leaves nothing behind, no folder either. It is not waited
-    for until the disk has it: samples are read, made up or computed again. Raises BadData: an
-    array holds Python objects; OrtuneError: the file cannot be written.
+    for until the disk has it: samples are read, made up or computed again.
+
+    Raises:
+        BadData: An array holds Python objects.
+        OrtuneError: The file cannot be written.
     """
     with open_draft(path, durable=False) as draft:
         with report_write_errors(path):
@@ -180,7 +183,8 @@ NO_DTYPE = (TypeError, ValueError, SyntaxError)
 def parse_dtype(text: str) -> np.dtype[Any]:
     """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name.
 
-    Raises TypeError: it is none.
+    Raises:
+        TypeError: It is none.
     """
     try:
         return np.dtype(text)

@@ -41,7 +41,8 @@ _DRAWN = np.dtype(np.float64)
 def require_input_names(inputs: Sequence[TensorSpec], *by_name: Mapping[str, Any]) -> None:
     """Refuse names that are no inputs, whether or not samples are made up.
 
-    Raises BadData: there is one.
+    Raises:
+        BadData: There is one.
     """
     names = [spec.name for spec in inputs]
     for name in (name for named in by_name for name in named):
@@ -63,11 +64,15 @@ def generate_feeds(
     Shapes not given: the first dimension and every dimension named as a batch are 1, height and
     width of an image 224, the length of a signal (floats of rank 2) 512, other dynamic ones 16; a
     named dimension has one size everywhere, that of a given shape first; ``past + sequence`` is
-    the sum of two. Values not given: floats standard normal; masks 1; token types 0; positions 0,
-    1, 2, ...; what indexes a table any of its rows, what says how large a tensor is to be 1 to 3,
-    other bytes 0 to 255, other integers 0 to 99; booleans true; text "a"; lengths of sequences 1
-    to the shortest sequence. Raises BadData: a name is no input, a shape or a range does not fit
-    it, an input's shape is unknown, or there is no room for a sample.
+    the sum of two.
+    Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; what
+    indexes a table any of its rows, what says how large a tensor is to be 1 to 3, other bytes 0 to
+    255, other integers 0 to 99; booleans true; text "a"; lengths of sequences 1 to the shortest
+    sequence.
+
+    Raises:
+        BadData: A name is no input, a shape or a range does not fit it, an input's shape is
+            unknown, or there is no room for a sample.
     """
     checks.check_tensor_inputs(inputs)
     require_input_names(inputs, shapes, ranges)
@@ -301,9 +306,13 @@ def load_or_generate_feeds(
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
 
-    `data`: see `feeds.load_feeds`; `out`: folder for the stream file; `classes`: see
-    `feeds.load_feeds`; likewise `settings`. Raises BadData: the data, a shape or the batch does
-    not fit the model, or labels have no data.
+    Args:
+        data: See `feeds.load_feeds`.
+        out: Folder for the stream file.
+        classes: See `feeds.load_feeds`; likewise `settings`.
+
+    Raises:
+        BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     require_input_names(inputs, shapes or {}, ranges or {})
     if data is not None:

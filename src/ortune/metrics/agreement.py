@@ -42,7 +42,8 @@ class Agreement(Fidelity):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share of agreeing positions, and how many decisions there are.
 
-        Raises BadData: no output decides anything.
+        Raises:
+            BadData: No output decides anything.
         """
         names = self.select_outputs(expected)
         if outputs.has_broken_values(expected, actual, names):

@@ -59,7 +59,8 @@ class Detections(Fidelity):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share that is kept, and how many detections the original has.
 
-        Raises BadData: an output is missing, or boxes and scores do not fit together.
+        Raises:
+            BadData: An output is missing, or boxes and scores do not fit together.
         """
         names = [name for name in (self.head, self.boxes, self.scores, self.classes) if name]
         for name in names:

@@ -36,7 +36,8 @@ class F1(Metric):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return hits, decisions and labels of each class, one after the other.
 
-        Raises BadData: no output fits, or the labels do not fit it.
+        Raises:
+            BadData: No output fits, or the labels do not fit it.
         """
         name = self.output or find_scores(expected, 1)
         classes, labels = expected[name].shape[-1], read_row_labels(expected, name, label)

@@ -37,7 +37,8 @@ class Function(UserMetric):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return what the function returned.
 
-        Raises BadData: the function fails, or returns something else than numbers.
+        Raises:
+            BadData: The function fails, or returns something else than numbers.
         """
         function = self.function
         try:

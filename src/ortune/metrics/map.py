@@ -78,8 +78,9 @@ class Map(Metric):
     ) -> Sequence[float]:
         """Return what one picture contributes, see `detection.record`.
 
-        Raises BadData: outputs or label are no boxes, or the decode function fails; OrtuneError:
-        pycocotools is not installed.
+        Raises:
+            BadData: Outputs or label are no boxes, or the decode function fails.
+            OrtuneError: pycocotools is not installed.
         """
         truth, size = detection.read_labels(label, self.ids)
         names = self._output_names(expected)

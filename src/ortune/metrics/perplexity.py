@@ -31,7 +31,8 @@ class Perplexity(Metric):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return the sum of the candidate's surprise, how many tokens, and the baseline's sum.
 
-        Raises BadData: there is no such output, or the labels do not fit it.
+        Raises:
+            BadData: There is no such output, or the labels do not fit it.
         """
         (name,) = outputs.select_outputs(expected, self.output)
         labels = read_row_labels(expected, name, label)

@@ -32,7 +32,8 @@ class SentenceCosine(Fidelity):
     ) -> float:
         """Return a cosine in [-1, 1]; all tokens count where no mask is among the inputs.
 
-        Raises BadData: no output holds vectors.
+        Raises:
+            BadData: No output holds vectors.
         """
         name = find_vectors(expected, self.output)
         if outputs.has_broken_values(expected, actual, [name]):

@@ -43,8 +43,9 @@ class Spearman(Metric):
     ) -> Sequence[float]:
         """Return the candidate's number of a sample, the label's, and the baseline's.
 
-        Raises BadData: the label is no number, or the sample holds neither two sentences nor one
-        number.
+        Raises:
+            BadData: The label is no number, or the sample holds neither two sentences nor one
+                number.
         """
         name = find_vectors(expected, self.output)
         if not isinstance(label, (int, float)):

@@ -46,7 +46,8 @@ class Wer(Metric):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return the share of a sample's words that are wrong.
 
-        Raises BadData: there is no such output, or the label is no list of tokens.
+        Raises:
+            BadData: There is no such output, or the label is no list of tokens.
         """
         (name,) = outputs.select_outputs(expected, self.output)
         if outputs.has_broken_values(expected, actual, [name]):

@@ -548,8 +548,9 @@ def _make_activation_grids(
 
     Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
 
-    `kind`: ``by-sign`` is unsigned where nothing is negative, and signed elsewhere; `absorbs`: the
-    grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
+    Args:
+        kind: ``by-sign`` is unsigned where nothing is negative, and signed elsewhere.
+        absorbs: The grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
     """
 
     def make_grid(seen: Range, wide: bool, absorbed: bool) -> Grid:

@@ -128,8 +128,9 @@ def render_page(
 ) -> str:
     """Return parts as a page of their own, everything in them escaped, control characters too.
 
-    `static`: without script, the charts drawn as pictures; `live`: a frame that gets its parts
-    from the server that it came from.
+    Args:
+        static: Without script, the charts drawn as pictures.
+        live: A frame that gets its parts from the server that it came from.
     """
     name = escape(title)
     body = "\n".join(render_section(part, static) for part in parts)

@@ -69,7 +69,11 @@ class Watched:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def find_run(self, place: str) -> Path:
-        """Return a run by its place. Raises LookupError: there is none."""
+        """Return a run by its place.
+
+        Raises:
+            LookupError: There is none.
+        """
         if not place.isdecimal():
             raise LookupError(place)
         return self.runs[int(place)]
@@ -77,7 +81,8 @@ class Watched:
     def describe(self, path: Sequence[str], seen: str) -> dict[str, Any]:
         """Return what a page shows; its parts only where they are not those that it has seen.
 
-        Raises LookupError: there is no such page.
+        Raises:
+            LookupError: There is no such page.
         """
         with self._lock:
             if self.folder is not None:
@@ -94,8 +99,9 @@ class Watched:
     def pack_plan(self, root: Path, key: str) -> Path:
         """Pack a plan of a run into a bundle in its folder, `KEY.ortune`.
 
-        Raises OrtuneError: a search is at work there, the plan is none of its front, or it cannot
-        be packed.
+        Raises:
+            OrtuneError: A search is at work there, the plan is none of its front, or it cannot be
+                packed.
         """
         with self._lock:
             study = watch_study(root)
@@ -265,8 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_path(self) -> Sequence[str]:
         """Return the words of the address behind the token.
 
-        Raises _Refused: the token is wrong, the request comes from a page of another origin, or it
-        is for a name other than this machine's own.
+        Raises:
+            _Refused: The token is wrong, the request comes from a page of another origin, or it
+                is for a name other than this machine's own.
         """
         host = self.headers.get("Host", "")
         if urlsplit(f"//{host}").hostname not in _THIS_MACHINE:

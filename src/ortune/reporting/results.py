@@ -39,7 +39,8 @@ _TONES = {Verdict.PROVED: "good", Verdict.FAILS: "bad"}
 def write_result_page(page: Page, path: str | Path, force: bool = False) -> Path:
     """Write a result as one offline page.
 
-    Raises OrtuneError: the path is taken, has another ending, or cannot be written.
+    Raises:
+        OrtuneError: The path is taken, has another ending, or cannot be written.
     """
     return write_text(check_page_file(path, force), render_page(*page))
 
@@ -101,7 +102,18 @@ def _build_verified(comparison: Comparison) -> Page:
     if comparison.scores:
         blocks.append(Text(say.explain_verdict(comparison.scores[0])))
     heads = ("metric", "value", "reference", "bound", "verdict", "basis")
-    blocks.append(Table(heads, tuple(map(say.tabulate_score, comparison.scores))))
+    rows = tuple(
+        (
+            say.shorten_groups(score.metric),
+            f"{score.value:.6g}",
+            "-" if math.isnan(score.base) else f"{score.base:.6g}",
+            say.format_bound(score),
+            str(score.verdict or ""),
+            score.basis,
+        )
+        for score in comparison.scores
+    )
+    blocks.append(Table(heads, rows))
     simulated = comparison.simulated
     if simulated and (hit := [layer for layer in simulated.layers if layer.saturated]):
         ranked = sorted(hit, key=lambda layer: -layer.saturated / layer.outputs)[:14]

@@ -48,8 +48,9 @@ class FixDims(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were fixed.
 
-        Raises BadSettings: there is no such dimension, or it has another size; Refused: no
-        dimension is given.
+        Raises:
+            BadSettings: There is no such dimension, or it has another size.
+            Refused: No dimension is given.
         """
         if not self.dims:
             dims = [dim for value in list_required_inputs(model) for dim in shape_of(value) or ()]

@@ -81,7 +81,8 @@ class FoldPostprocess(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
 
-        Raises OrtuneError: there is no such output, or it does not fit.
+        Raises:
+            OrtuneError: There is no such output, or it does not fit.
         """
         self._select_output(model)
         if 0 < model.opset_imports.get("", 0) < _NEEDED:

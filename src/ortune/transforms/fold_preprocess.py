@@ -218,7 +218,11 @@ class Pictures(Bridge):
         yield {**old, self._name: np.stack(pictures) if several else pictures[0]}
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
-        """Preprocess pictures as the house does. Raises BadData: Pillow is missing."""
+        """Preprocess pictures as the house does.
+
+        Raises:
+            BadData: Pillow is missing.
+        """
         pictures = new[self._name]
         several = pictures.ndim == 4
         tensors = [self._preprocess_picture(p) for p in (pictures if several else pictures[None])]
@@ -337,7 +341,8 @@ class FoldPreprocess(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
 
-        Raises OrtuneError: the model has no such input, or the settings do not fit it.
+        Raises:
+            OrtuneError: The model has no such input, or the settings do not fit it.
         """
         value = self._select_input(model)
         picture = self._complete_settings(value)

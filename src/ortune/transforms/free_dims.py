@@ -63,8 +63,9 @@ class FreeDims(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were freed.
 
-        Raises BadSettings: there is no such dimension; Refused: a node hard-codes the old size, in
-        a way that is not undone.
+        Raises:
+            BadSettings: There is no such dimension.
+            Refused: A node hard-codes the old size, in a way that is not undone.
         """
         axes = self._select_fixed_axes(model)
         if axes:
@@ -112,7 +113,8 @@ def free_axes(model: ir.Model, axes: Axes) -> dict[str, int]:
     Returns:
         For every output that grows with a freed dimension, the first axis that does.
 
-    Raises Refused: a node hard-codes the old size, in a way that is not undone; it is named.
+    Raises:
+        Refused: A node hard-codes the old size, in a way that is not undone; it is named.
     """
     edit.inline_functions(model)
     infer_shapes(model)

@@ -157,9 +157,10 @@ def _build_grouped_conv(
 ) -> ir.Value | str:
     """Return what one grouped convolution and activation make, or why there is none.
 
-    `branches`: all of one kind; the groups, in order; `source`: what the convolution reads: the
-    inputs of all branches, side by side; `concat`: what reads the branches; the new nodes are put
-    in front of it.
+    Args:
+        branches: All of one kind; the groups, in order.
+        source: What the convolution reads: the inputs of all branches, side by side.
+        concat: What reads the branches; the new nodes are put in front of it.
     """
     first, old = branches[0].layer.node, branches[0].activation
     tensors = [edit.const_tensor(branch.layer.node.inputs[1]) for branch in branches]

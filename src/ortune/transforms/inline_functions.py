@@ -36,7 +36,8 @@ class InlineFunctions(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many functions went.
 
-        Raises Refused: a function that is named is not there.
+        Raises:
+            Refused: A function that is named is not there.
         """
         there = list(model.functions.values())
         for name in self.only:

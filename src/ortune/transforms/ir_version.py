@@ -47,7 +47,8 @@ class IrVersion(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return 1 when the version changed.
 
-        Raises Refused: no version is given, there is no such one, or it cannot hold the model.
+        Raises:
+            Refused: No version is given, there is no such one, or it cannot hold the model.
         """
         if not self.to:
             raise Refused("ir-version needs a version", fix='write it: "ir-version(to=8)"')

@@ -42,8 +42,9 @@ class LowerOpset(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes changed, the import counted as one.
 
-        Raises BadModel: there is no such version; Refused: no version is given, or an operator has
-        no way down.
+        Raises:
+            BadModel: There is no such version.
+            Refused: No version is given, or an operator has no way down.
         """
         if not self.to:
             raise Refused(

@@ -290,7 +290,8 @@ class Total:
     def list_operations(self, *, adds_first: bool) -> list[tuple[str, NDArray[Any]]] | str:
         """Return the nodes that are left, in order, or why they cannot be had.
 
-        `adds_first`: ``factor * (x + summand / factor)`` where that can be written.
+        Args:
+            adds_first: ``factor * (x + summand / factor)`` where that can be written.
         """
         factor, summand = self.factor, self.summand
         if self.dtype.kind == "f":

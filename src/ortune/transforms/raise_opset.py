@@ -33,8 +33,9 @@ class RaiseOpset(Transform):
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes changed, the import counted as one.
 
-        Raises BadModel: an operator has no way to the new version; Refused: there is no such
-        version.
+        Raises:
+            BadModel: An operator has no way to the new version.
+            Refused: There is no such version.
         """
         opset = model.opset_imports.get("")
         if opset is None or opset >= self.to:

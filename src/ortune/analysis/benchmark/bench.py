@@ -112,9 +112,12 @@ def expand_backends(
 ) -> list[Backend]:
     """Return every backend of `on` at every level and thread count, in that order, once each.
 
-    A backend without levels is timed once and the sink is told. Raises BackendMissing: one cannot
-    run in one of the environments; BadSettings: there is no such environment, a field is given in
-    `on` and to be expanded, or no backend has such a level.
+    A backend without levels is timed once and the sink is told.
+
+    Raises:
+        BackendMissing: One cannot run in one of the environments.
+        BadSettings: There is no such environment, a field is given in `on` and to be expanded, or
+            no backend has such a level.
     """
     parsed_backends = parse_list(Backend, ",".join(on))
     levels = [graph_level(cast(GraphLevel, level)) for level in levels]
@@ -223,13 +226,14 @@ def _measure_rows(
 ) -> BenchResult:
     """Time rows and return what they come to.
 
-    Raises BadModel: the first row of a group does not run.
-
     Args:
         turns: The rows of a group take turns.
         groups: The same rows by what they are compared with: the first of a group is its measure.
         root: Folder for the files of workers.
         of_frames: What rows of whole frames tell in the place of what every row does.
+
+    Raises:
+        BadModel: The first row of a group does not run.
     """
     meters, before = find_energy_counters(), take_snapshot()
     run_contest(turns, root, request.time, meters, request.sets, request.sink)
@@ -260,9 +264,11 @@ def _time_frames(
 ) -> BenchResult:
     """Time a frame around every model on every backend, and every plan of every bundle.
 
-    Every plan has two processes: one runs frames, one the calls that these make of the engine. All
-    take turns, so that each ratio is of pairs. Raises BadData: the frame fails, does not call the
-    engine, or there are no samples for it.
+    Every plan has two processes: one runs frames, one the calls that these make of the engine.
+    All take turns, so that each ratio is of pairs.
+
+    Raises:
+        BadData: The frame fails, does not call the engine, or there are no samples for it.
     """
     contestants: list[Contestant] = []
     for path in make_paths(request.models):
@@ -377,7 +383,8 @@ def measure_local_fitness() -> Fitness:
 def measure_fitness(model: Path, backend: Backend, batch: int) -> Fitness:
     """Time a model against itself for a few seconds, in fresh processes.
 
-    `batch`: samples of a run; a run of less than 0.1 ms says little of the machine.
+    Args:
+        batch: Samples of a run; a run of less than 0.1 ms says little of the machine.
     """
     try:
         outcome = race_contestants(

@@ -9,6 +9,8 @@ list), ``environment``; beside ``rows``: ``machine`` and ``versions``, objects o
 ``judgement``, an object with ``too_noisy``.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from ortune.analysis.benchmark.requests import Compare
 from ortune.core import regular_file
@@ -168,7 +170,11 @@ class SavedRun:
 
 
 def read_run(path: Path) -> SavedRun:
-    """Read a saved run. Raises BadData: it is no such file."""
+    """Read a saved run.
+
+    Raises:
+        BadData: It is no such file.
+    """
     fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
     try:
         text = regular_file.read_text(path)
@@ -223,7 +229,7 @@ class _Estimate:
     df: float
 
     @classmethod
-    def from_pairs(cls, pairs: Sequence[Pair]) -> Self:
+    def from_pairs(cls, pairs: Sequence[Pair]) -> _Estimate:
         middle, variance, df, n = stats.pair_spread(pairs)
         return cls(middle, variance / n, df)
 

@@ -123,7 +123,8 @@ class EngineBench(Workbench):
     def round_at(self, position: int) -> Round:
         """Return a round whose arrays nobody can change; what it calls the engine with is known.
 
-        Raises BadData: a frame of it fails, or does not call the engine.
+        Raises:
+            BadData: A frame of it fails, or does not call the engine.
         """
         round_calls = super().round_at(position)
         for _, feeds in round_calls:
@@ -156,7 +157,8 @@ class EngineBench(Workbench):
 def load_frame(path: str) -> Framing:
     """Return the user's function of an engine and a sample, run to its end.
 
-    Raises BadSettings: it cannot be imported.
+    Raises:
+        BadSettings: It cannot be imported.
     """
     function = user_function.import_function(path, *user_function.FRAME)
 

@@ -266,13 +266,14 @@ def run_contest(
 ) -> None:
     """Time every row; those of one group in turns, the groups one after another in every set.
 
-    Raises BadModel: the first row of a group does not run.
-
     Args:
         groups: Rows that are compared with each other; the first of a group is its measure.
         seconds: Time for timing; a set of a group has four blocks at least.
         sets: Sets of fresh processes: a process has an effect of its own on its latency.
         sink: Receives how far the timing is, between blocks.
+
+    Raises:
+        BadModel: The first row of a group does not run.
     """
     total = sets * len(groups)
     for turn in range(sets):

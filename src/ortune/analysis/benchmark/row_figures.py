@@ -19,8 +19,9 @@ def describe_row(
 ) -> dict[str, Any]:
     """Return a row's JSON.
 
-    `digest`: the model's, weights included; `size`: bytes of a file that is no model; counted
-    without it.
+    Args:
+        digest: The model's, weights included.
+        size: Bytes of a file that is no model; counted without it.
     """
     who, latency = timed_row.contestant, timed_row.latency_ns
     workload = who.workload

@@ -56,7 +56,8 @@ class QuantizerProbes:
 def parse_quantizer(quantizer: str, observer: str | None) -> Quantizer:
     """Read a quantizer and put another observer into it.
 
-    Raises BadSettings: a spelling is wrong, or the quantizer has no observer to choose.
+    Raises:
+        BadSettings: A spelling is wrong, or the quantizer has no observer to choose.
     """
     step = parse_plugin(Quantizer, quantizer)
     default_observer = getattr(step, "observer", None)
@@ -74,7 +75,8 @@ def parse_quantizer(quantizer: str, observer: str | None) -> Quantizer:
 def collect_probes(path: Path, step: Quantizer) -> QuantizerProbes:
     """Load a model, prepare it as a build does, and ask the quantizer.
 
-    Raises BadSettings: it asks for nothing.
+    Raises:
+        BadSettings: It asks for nothing.
     """
     model = file.load(path)
     names.make_names_unique(model)
@@ -171,7 +173,9 @@ def judge_stability(
 ) -> Stability:
     """Apply the rule.
 
-    `whole`: key -> range over all samples; `subset_ranges`: answers for the `make_sample_subsets`.
+    Args:
+        whole: Key -> range over all samples.
+        subset_ranges: Answers for the `make_sample_subsets`.
     """
     if not subset_ranges:
         few = (
@@ -296,7 +300,8 @@ class Calibration(TableResult):
     def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:
         """Write a TensorRT calibration cache of every float tensor.
 
-        Raises BadSettings: they were not asked for, or the version cannot be read.
+        Raises:
+            BadSettings: They were not asked for, or the version cannot be read.
         """
         if not self.every:
             raise BadSettings(

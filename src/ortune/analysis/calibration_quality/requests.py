@@ -55,7 +55,11 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
 
     @property
     def source(self) -> str | Path | Callable[[], Any]:
-        """The samples. Raises BadSettings: there are none."""
+        """The samples.
+
+        Raises:
+            BadSettings: There are none.
+        """
         if self.data is None:
             raise BadSettings(
                 "--data is missing: made-up samples have made-up ranges", fix="give --data SOURCE"

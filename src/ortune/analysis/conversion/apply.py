@@ -111,8 +111,11 @@ def refuse_broken_answers(
 ) -> None:
     """Refuse a result that answers with NaN, mostly noise, or not at all, unlike the source.
 
-    Where the source is `random`, noise is its own. With --force it is only told, as is a precision
-    that the CPU has no kernels for. Raises Refused: it does.
+    Where the source is `random`, noise is its own. With --force it is only told, as is a
+    precision that the CPU has no kernels for.
+
+    Raises:
+        Refused: It does.
     """
     model, samples = Path(request.model), range(min(_CHECKED, feeds.count))
     if (why := compare.describe_memory_lack(model)) is not None:

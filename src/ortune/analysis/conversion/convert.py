@@ -43,7 +43,8 @@ from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 def check_options(request: Convert) -> None:
     """Refuse what cannot be had, before anything is read.
 
-    Raises BadSettings: an option does not go with the others.
+    Raises:
+        BadSettings: An option does not go with the others.
     """
     lossy, ranged = steps.CALIBRATED, steps.RANGED
     for is_given, name, precisions in (
@@ -126,7 +127,8 @@ def check_result(
 ) -> tuple[Mapping[str, int], list[dict[str, object]]]:
     """Check types, loading and answers of a converted file; return its weights and scores.
 
-    Raises OrtuneError: it is not what was ordered, or is for the CPU and does not run there.
+    Raises:
+        OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
     """
     result_facts = read_facts(file.load(path))
     check_types(request, result_facts)
@@ -159,8 +161,10 @@ def judge_scores(
 ) -> None:
     """Refuse a result that no sensible budget would accept; with --force it is only told.
 
-    Of outputs that are integers a few samples tell nothing but that all of them are wrong. Raises
-    Refused: it answers with NaN, or with more noise than the precision explains.
+    Of outputs that are integers a few samples tell nothing but that all of them are wrong.
+
+    Raises:
+        Refused: It answers with NaN, or with more noise than the precision explains.
     """
     values = {str(score["metric"]): float(score["value"]) for score in scores}
     least = LEAST_DB.get(request.precision or "", _LEAST_DB)
@@ -187,7 +191,11 @@ def judge_scores(
 
 
 def check_types(request: Convert, result_facts: Facts) -> None:
-    """Check that the file holds the precision that was ordered. Raises BadModel: it does not."""
+    """Check that the file holds the precision that was ordered.
+
+    Raises:
+        BadModel: It does not.
+    """
     folded = request.folds and result_facts.has("Cast") and result_facts.has("Mul")
     precision = request.precision
     if precision is not None and not steps.holds_precision(precision, result_facts, folded=folded):
@@ -202,7 +210,8 @@ def check_types(request: Convert, result_facts: Facts) -> None:
 def check_target(request: Convert, path: Path) -> None:
     """Check that TensorRT would take the pairs of the file, where it is meant for it.
 
-    Raises BadModel: it would refuse one.
+    Raises:
+        BadModel: It would refuse one.
     """
     if request.precision != "int8" or request.target == "cpu" or request.integers != "tensorrt":
         return
@@ -270,7 +279,8 @@ _BENCH_SECONDS = 3.0
 def convert_model(request: Convert, data: steps.ConversionData, folder: Path) -> BuiltModel:
     """Convert into a folder.
 
-    Raises OrtuneError: the model has nothing to convert, or the runtime does not take the result.
+    Raises:
+        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
     """
     model, sink = Path(request.model), request.sink
     model_facts = read_facts(file.load(model))
@@ -323,7 +333,8 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
 def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     """Write a model as the runtime rewrites it, its constants folded as far as the file bears it.
 
-    Raises BadModel: the runtime does not load the model.
+    Raises:
+        BadModel: The runtime does not load the model.
     """
     rewritten = optimize_offline(path, backend, out)
     before, after = (count_weight_bytes(file.load(part)) for part in (path, rewritten))
@@ -378,7 +389,8 @@ def _build_quantizer(name: str, **fields: object) -> Step:
 def check_source(request: Convert, model_facts: Facts) -> None:
     """Refuse a model that cannot be turned into the precision.
 
-    Raises BadModel: its weights or arithmetic are of lower precision already.
+    Raises:
+        BadModel: Its weights or arithmetic are of lower precision already.
     """
     halves = {"float16", "bfloat16"} & set(model_facts.precisions)
     if request.precision == "fp32" and (halves or model_facts.quantized):

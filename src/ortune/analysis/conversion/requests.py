@@ -76,7 +76,8 @@ class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
     def read_inputs(self, model: Path) -> ConversionInputs:
         """Return what to calibrate and compare on, every text of it read.
 
-        Raises OrtuneError: how to alter samples cannot be read.
+        Raises:
+            OrtuneError: How to alter samples cannot be read.
         """
         # A request is made without NumPy.
         from ortune.analysis.conversion.steps import ConversionInputs

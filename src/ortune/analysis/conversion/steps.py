@@ -160,7 +160,8 @@ _INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear"
 def refuse_precision(precision: str | None, target: str, *, static: bool) -> None:
     """Refuse a precision that cannot be had like this.
 
-    Raises BadSettings: fp8 or int8 for what does not multiply it, or without samples.
+    Raises:
+        BadSettings: fp8 or int8 for what does not multiply it, or without samples.
     """
     if precision == "fp8" and target == "cpu":
         raise BadSettings(
@@ -278,8 +279,9 @@ def leave_out(
 ) -> tuple[Step, ...]:
     """Return the steps with the sensitive nodes among what they exclude.
 
-    Raises BadSettings: a threshold without a file, or no step that can exclude nodes; BadData: the
-    file cannot be read.
+    Raises:
+        BadSettings: A threshold without a file, or no step that can exclude nodes.
+        BadData: The file cannot be read.
     """
     if file is None:
         if threshold is not None:
@@ -302,8 +304,10 @@ def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
     """Return the layers of all regions that cost more accuracy than the threshold.
 
     Of a region without `layers` those are all its nodes. One with an `error` and no cost was not
-    measured, which says nothing against it. Raises BadData: the file is not there, no JSON, or not
-    of this form.
+    measured, which says nothing against it.
+
+    Raises:
+        BadData: The file is not there, no JSON, or not of this form.
     """
     try:
         read = stored.parse_json(regular_file.read_text(file))
@@ -369,7 +373,8 @@ def make_fold_steps(
 ) -> list[Transform]:
     """Return the steps that change what a model takes and gives, in order.
 
-    Raises OrtuneError: the file, the size or a text cannot be read.
+    Raises:
+        OrtuneError: The file, the size or a text cannot be read.
     """
     if preprocess_file is None and size is not None:
         raise BadSettings(

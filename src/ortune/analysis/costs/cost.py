@@ -70,7 +70,11 @@ class PricedSource:
 
 
 def read_priced_source(source: Path) -> PricedSource:
-    """Read a run's folder or a JSON file. Raises BadData: it is neither, or holds no latencies."""
+    """Read a run's folder or a JSON file.
+
+    Raises:
+        BadData: It is neither, or holds no latencies.
+    """
     if source.is_dir():
         return of_study(read_study(source))
     try:
@@ -322,7 +326,9 @@ def compute_figures(
     processes * that; cost of 1,000 FPS-hours = price / FPS * 1000, of a million = price / 3600 /
     FPS * 10^6; machines = work / FPS, rounded up when `whole`; month = machines * price * hours.
 
-    `work_per_s`: samples a second that must be done; `whole`: only whole machines can be paid for.
+    Args:
+        work_per_s: Samples a second that must be done.
+        whole: Only whole machines can be paid for.
     """
     total = option.inference_s + terms.overhead_s
     process = option.samples / total

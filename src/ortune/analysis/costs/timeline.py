@@ -183,7 +183,8 @@ def make_variants(subject: Subject) -> Iterator[Variant]:
 def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantizer | None:
     """Return the step asked for, or the first that a search would offer; None if none fits.
 
-    Raises BadSettings: `spec` names no quantizer, or cannot be read.
+    Raises:
+        BadSettings: `spec` names no quantizer, or cannot be read.
     """
     if spec:
         quantizer_names = catalog.list_plugins(Quantizer)

@@ -120,7 +120,8 @@ def encode_profile(profile: Profile) -> dict[str, Any]:
 def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
     """Write trace, table, the whole profile and node data into a folder, made if need be.
 
-    Raises OrtuneError: it cannot be written.
+    Raises:
+        OrtuneError: It cannot be written.
     """
     paths = tuple(folder / name for name in (TRACE, TABLE, WHOLE, NODE_DATA))
     listed, table = profile.records(), io.StringIO()
@@ -148,7 +149,8 @@ def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
 def read_profile(folder: Path) -> Profile:
     """Read back what `write_profile` wrote.
 
-    Raises BadData: the file is not there or cannot be read.
+    Raises:
+        BadData: The file is not there or cannot be read.
     """
     path = folder / WHOLE
     try:

@@ -24,8 +24,9 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import synthetic
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
-from ortune.graph.analysis.dataflow import Origin, Regions, divide_into_regions
+from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.node_costs import node_flops
+from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import dtype_name
@@ -42,7 +43,9 @@ _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 def infer_operands(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
     """Return the tensors whose size follows from the first sample; the model is left alone.
 
-    `model`: without local functions; `batch`: samples stacked into a run; 0 or 1 takes one.
+    Args:
+        model: Without local functions.
+        batch: Samples stacked into a run; 0 or 1 takes one.
     """
     copy = model.clone()
     for node in edit.walk_nodes(copy):
@@ -157,8 +160,10 @@ def list_kernels(
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
     """Return the kernels that ran, in their order, and the source nodes that cost nothing.
 
-    `traced`: node by node, the source nodes that it stands for; `node_times_ns`: node by node, ns
-    of a plain run; `operands`: tensors of the source model, for nodes whose own are not recorded.
+    Args:
+        traced: Node by node, the source nodes that it stands for.
+        node_times_ns: Node by node, ns of a plain run.
+        operands: Tensors of the source model, for nodes whose own are not recorded.
     """
     constants = frozenset(recorded.constants)
     op_types = {name: node.op_type for name, node in origin.nodes.items()}

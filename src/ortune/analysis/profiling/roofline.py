@@ -146,8 +146,10 @@ def compute_roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
 
     Activations that fit the last-level cache with everything else that a call touches were just
     written there; constants are found there too unless all constants of the model together do not
-    fit: then each run reads them from memory. `cold`: the model's constants do not stay in the
-    cache from run to run.
+    fit: then each run reads them from memory.
+
+    Args:
+        cold: The model's constants do not stay in the cache from run to run.
     """
     constant, moved = _count_bytes(kernel)
     fits = bool(ceilings.cache_bandwidth) and constant + moved <= ceilings.cache_bytes

@@ -224,7 +224,10 @@ def replay_plan(
 ) -> RecheckRow:
     """Compare answers, and time plan and original, in one environment.
 
-    Whatever does not run there is a result. `seconds`: time for timing; 0 does not time.
+    Whatever does not run there is a result.
+
+    Args:
+        seconds: Time for timing; 0 does not time.
     """
     runtime = environment
     try:
@@ -344,14 +347,16 @@ def unpack_plan(
 ) -> UnpackedPlan:
     """Check a bundle and unpack one plan of it, with the original, into a folder.
 
-    Threads above the CPUs at hand are lowered. Raises BadModel: it is no bundle, was changed,
-    holds what a bundle may not, or no golden samples; BadSettings: it holds no such plan, or runs
-    code that is not allowed.
+    Threads above the CPUs at hand are lowered.
 
     Args:
         key: Start of the key of the plan's trial; the first plan if empty.
         custom_ops: Whether libraries that it brings may run.
         require_signature: Public key of who must have signed it.
+
+    Raises:
+        BadModel: It is no bundle, was changed, holds what a bundle may not, or no golden samples.
+        BadSettings: It holds no such plan, or runs code that is not allowed.
     """
     if require_signature is not None:
         verify_signature(path, require_signature)

@@ -73,7 +73,11 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
 
     @property
     def source(self) -> str | Path | Callable[[], Any]:
-        """The samples. Raises BadSettings: there are none."""
+        """The samples.
+
+        Raises:
+            BadSettings: There are none.
+        """
         if self.data is None:
             raise BadSettings(
                 "--data is missing: accuracy on made-up samples says nothing",
@@ -92,7 +96,9 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     def read_budget(self) -> Budget | None:
         """Return the budget, or one that reads the metric; its limit decides nothing then.
 
-        Raises BadSettings: it cannot be read; UnknownPlugin: there is no such metric.
+        Raises:
+            BadSettings: It cannot be read.
+            UnknownPlugin: There is no such metric.
         """
         if self.metric is None:
             return super().read_budget()

@@ -419,8 +419,10 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
     """Return a model with the outputs of `piece` in the place of its values of the same names.
 
     What the piece takes it reads from the model's values of these names. Both are left as they are
-    and share their weights with the result. Functions are inlined. Raises BadModel: opsets differ,
-    or the model has no value of such a name.
+    and share their weights with the result. Functions are inlined.
+
+    Raises:
+        BadModel: Opsets differ, or the model has no value of such a name.
     """
     model, part = model.clone(), piece.clone()
     edit.inline_functions(model)

@@ -46,8 +46,12 @@ def write_tensor_values(
 ) -> stream.Stream:
     """Write the values of tensors of the main graph to the stream `out`, one entry an index.
 
-    `names`: tensors that nodes make, or inputs. Raises WorkerFailed: the model does not run up to
-    there; BadModel: there is no such tensor.
+    Args:
+        names: Tensors that nodes make, or inputs.
+
+    Raises:
+        WorkerFailed: The model does not run up to there.
+        BadModel: There is no such tensor.
     """
     input_names = {tensor.name for tensor in edit.list_inputs(model)}
     computed_names = [name for name in names if name not in input_names]
@@ -118,8 +122,9 @@ def write_sample_files(
 ) -> None:
     """Write one ``.npz`` a sample into a folder; files of an earlier run go.
 
-    `beside`: name -> one value a sample, stored too unless a tensor has that name: labels, say;
-    `digits`: of the numbers that name the files.
+    Args:
+        beside: Name -> one value a sample, stored too unless a tensor has that name: labels, say.
+        digits: Of the numbers that name the files.
     """
     folder.mkdir(exist_ok=True)
     for old in folder.glob("[0-9]*.npz"):
@@ -229,7 +234,8 @@ class _Run:
     def compare_piece(self, piece: ir.Model, recorded: Path) -> None:
         """Hold the piece against the whole on the first samples.
 
-        Raises BadModel: it does not run, or its outputs differ.
+        Raises:
+            BadModel: It does not run, or its outputs differ.
         """
         indices = tuple(range(min(_CHECKED, self._count)))
         whole = self._record_values(

@@ -227,7 +227,11 @@ def score_model(
 ) -> tuple[Score, ...]:
     """Run a model over the context's samples and score it.
 
-    `keep_as`: key to keep each sample's score by; or empty. Raises BadModel: it does not run.
+    Args:
+        keep_as: Key to keep each sample's score by; or empty.
+
+    Raises:
+        BadModel: It does not run.
     """
     paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)

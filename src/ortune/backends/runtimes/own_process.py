@@ -25,8 +25,9 @@ def run_code(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
 def find_load_failure(name: str, code: str, *words: str) -> str | None:
     """Return what code printed of a library that it loads, or how it ended; None for nothing.
 
-    `name`: what is loaded, for the text; `code`: prints why the library is of no use; words are
-    its ``sys.argv[1:]``.
+    Args:
+        name: What is loaded, for the text.
+        code: Prints why the library is of no use; words are its ``sys.argv[1:]``.
     """
     done = run_code(code, *words)
     if done is None:

@@ -300,9 +300,14 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
 
     The signature lies beside it, NAME.ortune.sig. It is of every byte of the file.
 
-    `path`: a bundle; `key`: the public key, a PEM file: P-256, P-384 or P-521. Raises BadModel:
-    there is no signature, it is by another key, or of another file; BadSettings: the key is no
-    public key of these kinds; OrtuneError: package model-signing is not installed.
+    Args:
+        path: A bundle.
+        key: The public key, a PEM file: P-256, P-384 or P-521.
+
+    Raises:
+        BadModel: There is no signature, it is by another key, or of another file.
+        BadSettings: The key is no public key of these kinds.
+        OrtuneError: Package model-signing is not installed.
     """
     path, key = Path(path), Path(key)
     with _wrap_key_errors(key, "public", _PUBLIC):

@@ -134,7 +134,8 @@ def _read_quota(folder: Path) -> float | None:
 def list_native_units(flags: Iterable[str]) -> frozenset[str]:
     """Return type and unit of what is computed natively, such as ``int8-vnni`` or ``bf16-amx``.
 
-    `flags`: the CPU's, in Linux' spelling; of none nothing is known.
+    Args:
+        flags: The CPU's, in Linux' spelling; of none nothing is known.
     """
     available = frozenset(flags)
     return frozenset(

@@ -30,8 +30,12 @@ class InstanceGroup:
 def read_instances(spelling: int | str, device: str = "") -> tuple[InstanceGroup, ...]:
     """Read a number, or groups with commas between: ``2@gpu0,2@gpu1``.
 
-    `spelling`: at least one instance; `device`: of groups that name none. Raises BadSettings: it
-    cannot be read, or names a device of no known kind.
+    Args:
+        spelling: At least one instance.
+        device: Of groups that name none.
+
+    Raises:
+        BadSettings: It cannot be read, or names a device of no known kind.
     """
     groups = []
     for text in str(spelling).split(","):
@@ -52,7 +56,8 @@ def read_instances(spelling: int | str, device: str = "") -> tuple[InstanceGroup
 def read_device(text: str) -> InstanceGroup:
     """Read the name of a device, such as ``cpu`` or ``gpu1``, as a group of one instance.
 
-    Raises BadSettings: it is none.
+    Raises:
+        BadSettings: It is none.
     """
     match = re.fullmatch(r"([a-z]+)(\d{0,3})", text)
     group = InstanceGroup(1, match[1] if match else text, int((match and match[2]) or 0))

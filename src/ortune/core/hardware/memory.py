@@ -80,7 +80,8 @@ def count_free_bytes(root: Path = _CGROUPS, proc: Path = Path("/proc/self")) -> 
 def count_allowed_bytes(bytes_in_use: int = 0) -> int:
     """Return the bytes that may be taken in all: the limit, else most of what is free.
 
-    `bytes_in_use`: bytes that are taken already by those who share it.
+    Args:
+        bytes_in_use: Bytes that are taken already by those who share it.
     """
     return _LIMIT.get() or int(_SHARE * (count_free_bytes() + bytes_in_use))
 

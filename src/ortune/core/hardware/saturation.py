@@ -50,8 +50,10 @@ def compute_saturation_loss(
 ) -> NDArray[np.int32]:
     """Return what saturation adds to the exact product: [M, N], 0 where nothing saturates.
 
-    `x`: activations [M, K]; `matrix`: weights [K, N]; `risk`: of `at_risk(matrix)`; only these
-    pairs are looked at.
+    Args:
+        x: Activations [M, K].
+        matrix: Weights [K, N].
+        risk: Of `at_risk(matrix)`; only these pairs are looked at.
     """
     total = np.zeros((len(x), matrix.shape[1]), np.int32)
     activations, weights = pad_to_even(x, 1), pad_to_even(matrix, 0)

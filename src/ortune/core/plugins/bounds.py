@@ -31,8 +31,12 @@ class Bounds:
     def check(self, value: object, *, here: bool = False) -> None:
         """Check a number, or every number of a list or a mapping.
 
-        `value`: what has no numbers passes; `here`: the CPUs of this machine count. Raises
-        BadSettings: one is not finite, or out of bounds.
+        Args:
+            value: What has no numbers passes.
+            here: The CPUs of this machine count.
+
+        Raises:
+            BadSettings: One is not finite, or out of bounds.
         """
         for number in dict.fromkeys(find_numbers(value)):  # a list may say one a million times
             if not _is_finite(number):
@@ -81,7 +85,8 @@ def find_numbers(value: object) -> Iterator[float]:
 def read_field_bounds(kind: type[Any], default: Bounds | None) -> Mapping[str, Bounds]:
     """Return field -> bounds of a dataclass, of fields that hold numbers.
 
-    `default`: of a field that declares none; None leaves those out.
+    Args:
+        default: Of a field that declares none; None leaves those out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     numeric = {name: hint for name, hint in hints.items() if _allows_number(hint)}

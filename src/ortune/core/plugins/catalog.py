@@ -76,7 +76,8 @@ def list_plugins(base: type[P]) -> list[str]:
 def load_plugin(base: type[P], name: str) -> type[P]:
     """Import one entry, or run the user's file that the name says, and return the class.
 
-    Raises UnknownPlugin: no file of that name, or the file does not define exactly one class.
+    Raises:
+        UnknownPlugin: No file of that name, or the file does not define exactly one class.
     """
     if user_file.names_file(name):
         if base.folder not in _STEPS:  # workers would get a stand-in, and run no file for it

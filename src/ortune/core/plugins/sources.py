@@ -30,8 +30,11 @@ def digest_module(module: str, plugins: Callable[[str], list[str]]) -> str:
     """Digest a module and what it imports from its own distribution and from ortune, at any depth.
 
     The ``__init__`` of the packages above it runs first and counts too, but for ortune's own,
-    which is a list of names. Empty where the module has no source file. `module`: its full name;
-    `plugins`: name of a plugin -> the modules that it may stand for.
+    which is a list of names. Empty where the module has no source file.
+
+    Args:
+        module: Its full name.
+        plugins: Name of a plugin -> the modules that it may stand for.
     """
     homes = {_OWN, module.partition(".")[0]}
     seen, pending = {_OWN}, [module]

@@ -38,8 +38,11 @@ def names_file(text: str) -> bool:
 def load_user_class(base: type[P], text: str) -> type[P]:
     """Run the file and return the class that it gives a name to.
 
-    A file of another content is loaded anew. Raises UnknownPlugin: there is no such file, or
-    nothing of that kind and name in it; BadSettings: the file does not run.
+    A file of another content is loaded anew.
+
+    Raises:
+        UnknownPlugin: There is no such file, or nothing of that kind and name in it.
+        BadSettings: The file does not run.
     """
     spelled = _SPELLED.fullmatch(text)
     path = Path(spelled["file"] if spelled else text)
@@ -50,7 +53,9 @@ def load_user_class(base: type[P], text: str) -> type[P]:
 def run_file(path: Path) -> ModuleType:
     """Run a Python file as a module of its own; the same content runs once, wherever it lies.
 
-    Raises UnknownPlugin: there is no such file; BadSettings: it does not run.
+    Raises:
+        UnknownPlugin: There is no such file.
+        BadSettings: It does not run.
     """
     content = _read_file(path)
     return _run_module(path, str(path.resolve()), content, hashlib.sha256(content).hexdigest())
@@ -68,7 +73,8 @@ def _read_file(path: Path) -> bytes:
 def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
     """Return a class that is spelled and stored like one that is gone or is not to be run.
 
-    Raises BadSettings: a field has a name that no field can have.
+    Raises:
+        BadSettings: A field has a name that no field can have.
     """
     fields = list(fields)
     reserved = set(dir(base)) - {field.name for field in dataclasses.fields(base)}

@@ -50,9 +50,13 @@ def is_path(text: str) -> bool:
 def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
     """Import a function by its spelling; what the current folder has of a module's name counts.
 
-    `kind`: what it is asked for as, such as ``a metric function``; `takes`: what it will be called
-    with. Raises BadSettings: the module does not import or is Python's own, or what it has of that
-    name cannot be called so.
+    Args:
+        kind: What it is asked for as, such as ``a metric function``.
+        takes: What it will be called with.
+
+    Raises:
+        BadSettings: The module does not import or is Python's own, or what it has of that name
+            cannot be called so.
     """
     demand_own(path, kind, takes)
     module, _, name = path.partition(":")
@@ -83,7 +87,8 @@ def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable
 def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
     """Refuse what names no function, or one of Python's own library; nothing is imported.
 
-    Raises BadSettings: it is one of these.
+    Raises:
+        BadSettings: It is one of these.
     """
     if not is_function(path):
         raise BadSettings(f"cannot read '{path}'", fix="write FILE.py:NAME, or pkg.module:NAME")
@@ -92,7 +97,11 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
 
 
 def demand_callable(target: object, path: str, kind: str, takes: Sequence[str] = ()) -> None:
-    """Check that something can be called so; it is not called. Raises BadSettings: it cannot."""
+    """Check that something can be called so; it is not called.
+
+    Raises:
+        BadSettings: It cannot.
+    """
     if not callable(target):
         raise _make_mismatch_error(path, kind, takes)
     try:

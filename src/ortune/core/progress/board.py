@@ -51,7 +51,8 @@ def describe_event(
 ) -> str:
     """Return the line that tells of an event; empty for what is not worth one.
 
-    `baseline`: plans are named by what differs from it; in full without it.
+    Args:
+        baseline: Plans are named by what differs from it; in full without it.
     """
     match event:
         case Note(text, warning):

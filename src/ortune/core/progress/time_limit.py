@@ -36,7 +36,11 @@ def compute_remaining_s() -> float:
 
 
 def check_time() -> None:
-    """Pass while there is time left. Raises OutOfTime: there is none."""
+    """Pass while there is time left.
+
+    Raises:
+        OutOfTime: There is none.
+    """
     if compute_remaining_s() <= 0:
         raise OutOfTime(
             f"ran out of time: {_LIMIT.get()[1]:.0f} s were left to build it",

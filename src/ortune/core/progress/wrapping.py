@@ -7,8 +7,11 @@ def wrap_text(text: str, width: int, hang: str = "") -> list[str]:
     """Break a text at its spaces; a word that is too long for a line has one of its own, whole.
 
     A name can then be copied from a terminal as it is: where it is wider than that, the terminal
-    itself goes on in the next line. Line breaks and leading spaces stay. `width`: columns of the
-    terminal; `hang`: put before every line that goes on with another, behind its leading spaces.
+    itself goes on in the next line. Line breaks and leading spaces stay.
+
+    Args:
+        width: Columns of the terminal.
+        hang: Put before every line that goes on with another, behind its leading spaces.
     """
     lines = []
     for line in text.split("\n"):

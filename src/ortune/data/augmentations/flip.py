@@ -29,7 +29,8 @@ class Flip(Augmentation):
     def takes(self, values: NDArray[Any]) -> bool:
         """Say whether the array is an image.
 
-        Raises BadData: its shape does not tell which axis is the width.
+        Raises:
+            BadData: Its shape does not tell which axis is the width.
         """
         return values.ndim == _RANK and self._find_width_axis(values) > 0
 

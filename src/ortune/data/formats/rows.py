@@ -27,7 +27,8 @@ Pictures: TypeAlias = Callable[[Any, str], NDArray[Any]]
 def select_columns(available: Collection[str], where: str, reading: Reading) -> list[str]:
     """Return the columns that are read: the inputs or texts, label and group; others are noted.
 
-    Raises BadData: an input is missing.
+    Raises:
+        BadData: An input is missing.
     """
     specs, optional = reading.specs, reading.optional
     if reading.sentences is not None and texts.TEXT in available:
@@ -64,8 +65,11 @@ def make_row_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one row as a sample; where values lack the batch dimension, they get one of 1.
 
-    `row`: column name -> a number, text, nested lists, an array or a picture. Raises BadData: a
-    value is missing or no array.
+    Args:
+        row: Column name -> a number, text, nested lists, an array or a picture.
+
+    Raises:
+        BadData: A value is missing or no array.
     """
     if reading.sentences is not None and texts.TEXT in row:
         yield from reading.sentences.make_blocks(row, where)
@@ -125,8 +129,11 @@ def read_parquet_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
-    `records`: rows that are read of each file; all without it. Raises BadData: pyarrow is not
-    installed, or a file cannot be read or lacks an input.
+    Args:
+        records: Rows that are read of each file; all without it.
+
+    Raises:
+        BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
     """
     arrow, parquet = _import_parquet()
     tensor = make_picture_reader(files[0].parent, reading)
@@ -204,8 +211,9 @@ _SPLIT = re.compile(r"[\w.-]+")
 def read_hub_blocks(source: str, reading: Reading) -> Iterator[NamedArrays]:
     """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
 
-    Raises BadData: ``datasets`` is not installed, there is no such dataset, or several splits and
-    none is named.
+    Raises:
+        BadData: ``datasets`` is not installed, there is no such dataset, or several splits and
+            none is named.
     """
     try:
         import datasets

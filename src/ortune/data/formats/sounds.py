@@ -43,38 +43,53 @@ _RATES, _FRAMES = Bounds(high=10_000_000), Bounds()
 
 @dataclass(frozen=True)
 class Sound:
-    """How a file of sound becomes tensors."""
+    """How a file of sound becomes tensors.
 
-    input: str = ""  # the input that takes the signal; empty for the only one
-    # That the model takes, in Hz; 0 takes that of the files, which must be one.
+    Attributes:
+        input: The input that takes the signal; empty for the only one.
+        rate: That the model takes, in Hz; 0 takes that of the files, which must be one.
+        resample: Bring files of another rate to it; without, they are refused.
+        rate_input: The input that takes the rate as a number; empty for none.
+        channels: ``mean`` of all, the ``first`` alone, or all (``each``), [channels, length];
+            empty takes ``each`` where the model's shape has their number, else ``mean``.
+        length: Of a chunk, in frames; 0 takes the model's fixed length, else the whole file.
+        step: From chunk to chunk; 0 for chunks side by side.
+        tail: What is left over is filled up with silence (``pad``) or left out (``drop``).
+    """
+
+    input: str = ""
     rate: Annotated[int, _RATES] = 0
-    resample: bool = False  # bring files of another rate to it; without, they are refused
-    rate_input: str = ""  # the input that takes the rate as a number; empty for none
-    # ``mean`` of all, the ``first`` alone, or all (``each``), [channels, length]; empty takes
-    # ``each`` where the model's shape has their number, else ``mean``.
+    resample: bool = False
+    rate_input: str = ""
     channels: Literal["", "mean", "first", "each"] = ""
-    # Of a chunk, in frames; 0 takes the model's fixed length, else the whole file.
     length: Annotated[int, _FRAMES] = 0
-    step: Annotated[int, _FRAMES] = 0  # from chunk to chunk; 0 for chunks side by side
-    # What is left over is filled up with silence (``pad``) or left out (``drop``).
+    step: Annotated[int, _FRAMES] = 0
     tail: Literal["pad", "drop"] = "pad"
 
 
 @dataclass(frozen=True)
 class Wav:
-    """A RIFF/WAVE file of 8, 16, 24 or 32 bit PCM or 32 bit float, read where it lies."""
+    """A RIFF/WAVE file of 8, 16, 24 or 32 bit PCM or 32 bit float, read where it lies.
+
+    Attributes:
+        rate: Frames a second.
+        kind: libsndfile's name of its values, such as ``PCM_16``.
+    """
 
     path: Path
-    rate: int  # frames a second
+    rate: int
     channels: int
-    kind: str  # libsndfile's name of its values, such as ``PCM_16``
+    kind: str
     frames: int
 
     def read(self, start: int, stop: int, dtype: str = "float32") -> NDArray[Any]:
         """Return frames [n, channels]: float32 between -1 and 1, or the file's whole numbers.
 
-        `dtype`: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width. Raises
-        BadData: the file cannot be read.
+        Args:
+            dtype: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width.
+
+        Raises:
+            BadData: The file cannot be read.
         """
         soundfile = _import_library("soundfile")
         values: NDArray[Any]
@@ -93,8 +108,9 @@ class Wav:
 def open_wav(path: Path) -> Wav:
     """Read the header of a file.
 
-    Raises BadData: it is no such file, of another kind, or promises more than it holds; or
-    soundfile is not installed.
+    Raises:
+        BadData: It is no such file, of another kind, or promises more than it holds; or
+            soundfile is not installed.
     """
     soundfile = _import_library("soundfile")
     with arrays.translate_read_errors(path, _FIX):
@@ -129,7 +145,8 @@ def read_sound_blocks(
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
 
-    Raises BadData: the settings do not fit, a file cannot be read or has another rate.
+    Raises:
+        BadData: The settings do not fit, a file cannot be read or has another rate.
     """
     note, features, specs = reading.note, reading.features, checks.specs_by_name(reading.needed)
     settings, spec = _read_settings(folder / SETTINGS, specs, note)

@@ -22,12 +22,19 @@ _FIX = "give a decoder that takes past_key_values.* and gives present.*"
 
 @dataclass(frozen=True)
 class AnswerRules:
-    """Which tokens an answer may have; by default all."""
+    """Which tokens an answer may have; by default all.
 
-    ends: frozenset[int] = frozenset()  # those that end it
-    forced: tuple[frozenset[int], ...] = ()  # for each of its first tokens those that it is one of
-    banned: frozenset[int] = frozenset()  # those that it never has behind these
-    banned_first: frozenset[int] = frozenset()  # those that do not follow the forced ones
+    Attributes:
+        ends: Those that end it.
+        forced: For each of its first tokens those that it is one of.
+        banned: Those that it never has behind these.
+        banned_first: Those that do not follow the forced ones.
+    """
+
+    ends: frozenset[int] = frozenset()
+    forced: tuple[frozenset[int], ...] = ()
+    banned: frozenset[int] = frozenset()
+    banned_first: frozenset[int] = frozenset()
 
     @classmethod
     def read_folder(cls, settings: HubFolder) -> Self:
@@ -58,7 +65,8 @@ class CachedDecoder:
     def __init__(self, run: Run, sample: Tensors, outputs: Tensors | None = None) -> None:
         """Learn in one run what the cache looks like, from `outputs` of it where they are known.
 
-        Raises BadData: it takes no tokens, or nothing that it gives is a cache that grows.
+        Raises:
+            BadData: It takes no tokens, or nothing that it gives is a cache that grows.
         """
         if IDS not in sample:
             raise BadData(f"the model has no input '{IDS}'", fix=_FIX)
@@ -136,7 +144,8 @@ def generate_tokens(
 ) -> Iterator[int]:
     """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text.
 
-    `first`: what the decoder gives to the prompt, where it is known.
+    Args:
+        first: What the decoder gives to the prompt, where it is known.
     """
     for _, token in zip(range(count), Generation(decoder, prompt, rules, first), strict=False):
         if int(token[0]) in rules.ends:
@@ -151,9 +160,10 @@ ANSWERS, SAMPLES = "answers.json", "samples"
 def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
     """Return the decoder of an encoder-decoder, which looks up one sample.
 
-    `encode`: runs the encoder once, of which ``present.LAYER.encoder.PART`` is looked up;
-    `decode`: runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``;
-    `sample`: what the encoder takes.
+    Args:
+        encode: Runs the encoder once, of which ``present.LAYER.encoder.PART`` is looked up.
+        decode: Runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``.
+        sample: What the encoder takes.
     """
     return CachedDecoder(decode, begin_answer(encode(sample), sample))
 
@@ -161,7 +171,8 @@ def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
 def begin_answer(looked_up: Tensors, sample: Tensors, start: int = 0) -> Tensors:
     """Return the first step of a decoder that looks up what its encoder gave to a sample.
 
-    `start`: the token that the answer begins behind.
+    Args:
+        start: The token that the answer begins behind.
     """
     step = {"encoder_attention_mask": sample[MASK]} if MASK in sample else {}
     for name, array in looked_up.items():
@@ -197,8 +208,9 @@ def score_answers(
 ) -> Iterator[tuple[float, str | None]]:
     """Yield for every sample how much of its answer an encoder-decoder gives, and its group.
 
-    `run`: ``encoder`` and ``decoder`` -> what runs it once, by keywords; `folder`: with samples
-    and their answers.
+    Args:
+        run: ``encoder`` and ``decoder`` -> what runs it once, by keywords.
+        folder: With samples and their answers.
     """
     kept = json.loads(regular_file.read_text(folder / ANSWERS))
     samples = Stream(folder / SAMPLES / "feeds.stream")

@@ -56,7 +56,10 @@ def find_state_pairs(
     """Pair outputs with inputs of one type and shape by the common conventions of their names.
 
     ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
-    ``h_out`` -> ``h_in`` and the like. In the order of the inputs. Raises BadData: there is none.
+    ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
+
+    Raises:
+        BadData: There is none.
     """
     specs, outputs_by_input = checks.specs_by_name(inputs), dict[str, str]()
     for output in outputs:
@@ -92,7 +95,8 @@ def parse_state_pairs(
 ) -> tuple[StatePair, ...]:
     """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
 
-    Raises BadData: a name is unknown, type or shape differ, or a tensor is in two pairs.
+    Raises:
+        BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
     """
     pairs: list[StatePair] = []
     for text in texts:
@@ -204,11 +208,14 @@ Run = Callable[[Tensors], Mapping[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Rolling:
-    """How states are rolled."""
+    """How states are rolled.
+
+    Attributes:
+        shapes: Of states at the first step, where given.
+    """
 
     inputs: tuple[TensorSpec, ...]
     pairs: tuple[StatePair, ...]
-    # Of states at the first step, where given.
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -261,8 +268,11 @@ def roll_sequence(
 
     States at the first step are the sample's, or zeros. The model is not run on the last step.
 
-    `steps`: what the samples give; states at later steps are not read. Raises BadData: what the
-    model gives is no state of its own, or an input does not grow along.
+    Args:
+        steps: What the samples give; states at later steps are not read.
+
+    Raises:
+        BadData: What the model gives is no state of its own, or an input does not grow along.
     """
     current = _SequenceState(rolling, where)
     outputs: Mapping[str, NDArray[Any]] | None = None
@@ -395,8 +405,10 @@ def make_initial_state(
     """Return the zeros that a state begins with.
 
     A growing state has no length at first. Other dynamic dimensions have the size of the fed
-    inputs' dimension of that name, or of their batch. Raises BadData: a dimension is not known, or
-    a given shape does not fit.
+    inputs' dimension of that name, or of their batch.
+
+    Raises:
+        BadData: A dimension is not known, or a given shape does not fit.
     """
     shape = shapes.get(spec.name)
     if shape is not None:
@@ -463,7 +475,8 @@ class SequenceForm(Field[str, str | int | None]):
     def read(self, value: Any) -> str:
         """Check the word or the number.
 
-        Raises BadSettings: it is another word, or less than two samples.
+        Raises:
+            BadSettings: It is another word, or less than two samples.
         """
         text = "" if value is None else str(value).strip()
         if text in ("", FILE, GROUP):

@@ -105,10 +105,14 @@ def group_into_sequences(
 ) -> list[tuple[int, ...]]:
     """Return the samples of every sequence, in order.
 
-    `form`: ``file``, ``group`` or a number of samples. `groups`: one a sample. Samples of one
-    group need not be neighbours to be its steps; a number of samples does not reach from one group
-    into the next. `lengths`: steps of every file. Raises BadData: there are no groups, or no
-    sequence has two steps.
+    Args:
+        form: ``file``, ``group`` or a number of samples.
+        groups: One a sample. Samples of one group need not be neighbours to be its steps; a
+            number of samples does not reach from one group into the next.
+        lengths: Steps of every file.
+
+    Raises:
+        BadData: There are no groups, or no sequence has two steps.
     """
     if form == FILE:
         ends = [sum(lengths[: at + 1]) for at in range(len(lengths))]

@@ -281,8 +281,9 @@ def list_accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> 
     outputs once, in memory; what only reinterprets moves nothing, and what picks elements reads
     as much as it writes.
 
-    `model`: with shapes, as `infer_shapes` finds them, and without local functions; `regions`:
-    node -> its region.
+    Args:
+        model: With shapes, as `infer_shapes` finds them, and without local functions.
+        regions: Node -> its region.
     """
     parents = {
         b: str(n.name) for g in edit.walk_graphs(model) for n in g for b in edit.list_bodies(n)

@@ -23,7 +23,8 @@ _AGAIN = "copy or download it again"
 def list_files(path: Path, proto: onnx.ModelProto) -> dict[str, Path]:
     """Return location -> file of all a model consists of; the model's own file is first.
 
-    Raises BadModel: a file is missing, or outside the folder of the model.
+    Raises:
+        BadModel: A file is missing, or outside the folder of the model.
     """
     locations = {read_location(tensor) for tensor in walk_tensors(proto)}
     places = sorted(place for place in locations if place is not None and place != HELD)
@@ -42,8 +43,11 @@ def map_weights(model: ir.Model, files: Mapping[str, Path]) -> None:
     """Replace every tensor that lies in a file by a view of the mapped file.
 
     One mapping serves all tensors of a file; nothing is read. What is smaller than a byte an
-    element is viewed packed. Raises BadModel: a file is shorter than its tensors say, or a
-    tensor's length is not what its shape and type make.
+    element is viewed packed.
+
+    Raises:
+        BadModel: A file is shorter than its tensors say, or a tensor's length is not what its
+            shape and type make.
     """
     maps: dict[str, mmap.mmap] = {}
 

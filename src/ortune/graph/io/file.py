@@ -43,9 +43,12 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     domain is spelled ``""``, and every node and value has a name of its own. External data in
     the model's folder is mapped like the file itself. Training information is left behind.
 
-    `newer_opset`: let an opset pass that no operator here is known of: only to look at it. Raises
-    BadModel: there is no file, it is no ONNX model, or it is cut off; its external data is
-    missing, too short, or outside the model's folder; it breaks ONNX's rules.
+    Args:
+        newer_opset: Let an opset pass that no operator here is known of: only to look at it.
+
+    Raises:
+        BadModel: There is no file, it is no ONNX model, or it is cut off; its external data is
+            missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
     proto = parse_outline(path)
@@ -88,7 +91,8 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
 def report_read_errors(path: Path) -> Iterator[None]:
     """Tell whatever goes wrong with a file's content in two lines.
 
-    Raises BadModel: something went wrong.
+    Raises:
+        BadModel: Something went wrong.
     """
     try:
         yield
@@ -122,7 +126,8 @@ def save(
     Above `external_above` bytes of weights they go into one file ``NAME.data`` beside it. The IR
     version is lowered to the newest that the runtimes read. The model is unchanged afterwards.
 
-    `durable`: wait until the disk has it; False for what is made again when it is gone.
+    Args:
+        durable: Wait until the disk has it; False for what is made again when it is gone.
 
     Raises:
         OrtuneError: The path cannot be written, or is one of the files the model was loaded from.
@@ -133,7 +138,8 @@ def save(
 def compute_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over the file and then its external data, by location.
 
-    Raises BadModel: as `load`.
+    Raises:
+        BadModel: As `load`.
     """
     path = Path(path)
     total = hashlib.sha256()
@@ -146,7 +152,8 @@ def compute_digest(path: Path | str) -> str:
 def compute_content_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over all but the metadata: of what the model computes.
 
-    Raises BadModel: as `load`.
+    Raises:
+        BadModel: As `load`.
     """
     path = Path(path)
     total = hashlib.sha256()
@@ -184,7 +191,8 @@ def list_model_files(path: Path) -> dict[str, Path]:
 def parse_outline(path: Path) -> onnx.ModelProto:
     """Parse the file without its large weights.
 
-    Raises BadModel: as `load`, of what can be seen without them.
+    Raises:
+        BadModel: As `load`, of what can be seen without them.
     """
     with report_read_errors(path):
         if not path.is_file():

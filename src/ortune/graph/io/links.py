@@ -17,10 +17,13 @@ from ortune.graph.io.protobuf import Malformed, list_locations
 def replace_links(path: Path) -> Iterator[Path]:
     """Give a model as regular files: as it is, else in a folder that lasts for the block.
 
-    Download caches keep a model and its external data as links into a folder of blobs. onnxruntime
-    follows them; OpenVINO's and onnx's own readers refuse such data. The files in the folder are
-    hard links, and copies where the disk is another. Raises BadModel: it is no regular file;
-    OrtuneError: there is no room for the copies.
+    Download caches keep a model and its external data as links into a folder of blobs.
+    onnxruntime follows them; OpenVINO's and onnx's own readers refuse such data. The files in the
+    folder are hard links, and copies where the disk is another.
+
+    Raises:
+        BadModel: It is no regular file.
+        OrtuneError: There is no room for the copies.
     """
     with os.scandir(path.parent) as entries:
         linked = any(entry.is_symlink() for entry in entries)

@@ -88,9 +88,11 @@ def strip_weights(data: Bytes) -> bytes:
     """Return the serialized model with every large ``raw_data`` replaced by its place.
 
     Such a tensor comes out as external data in `HELD` with offset and length within the file.
-    Raises Truncated: the last field is longer than the file; TooMany: it holds more than a model
-    does: told after a part of it, without the memory; Malformed: these are not the bytes of a
-    ModelProto.
+
+    Raises:
+        Truncated: The last field is longer than the file.
+        TooMany: It holds more than a model does: told after a part of it, without the memory.
+        Malformed: These are not the bytes of a ModelProto.
     """
     return _rebuild_message(data, (0, len(data)), "model", PartCounter())
 
@@ -98,7 +100,8 @@ def strip_weights(data: Bytes) -> bytes:
 def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
     """Yield start and end of every field of a serialized model but its ``metadata_props``.
 
-    Raises Malformed: these are not the bytes of a ModelProto.
+    Raises:
+        Malformed: These are not the bytes of a ModelProto.
     """
     for number, _, start, _, end in walk_fields(data, 0, len(data)):
         if number != _METADATA:
@@ -108,8 +111,10 @@ def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
 def read_interface(path: Path) -> tuple[list[str], list[str]]:
     """Return the names of a file's inputs that a caller must give, and of its outputs, in order.
 
-    For workers, which import no ONNX library for it. Raises Malformed: the file is no serialized
-    ModelProto.
+    For workers, which import no ONNX library for it.
+
+    Raises:
+        Malformed: The file is no serialized ModelProto.
     """
     names: dict[int, list[str]] = {_INITIALIZER: [], _INPUT: [], _OUTPUT: []}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -126,7 +131,9 @@ def drop_initializer_inputs(path: Path) -> bytes | None:
 
     An initializer that is also an input is a default, which a caller may override. Before IR
     version 4 all of them are listed and none can be overridden: such files are left as they are.
-    Raises Malformed: the file is no serialized ModelProto.
+
+    Raises:
+        Malformed: The file is no serialized ModelProto.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(walk_fields(data, 0, len(data)))
@@ -189,7 +196,8 @@ class PartCounter:
     def count_field(self, kind: str, number: int) -> None:
         """Count a field of a message of some kind.
 
-        Raises TooMany: there are more than a model has.
+        Raises:
+            TooMany: There are more than a model has.
         """
         self._fields += 1
         if self._fields > _MOST_FIELDS:
@@ -290,7 +298,8 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 def read_identity(path: Path) -> tuple[str, int]:
     """Return what `file.compute_digest` does, and how many nodes all graphs and functions have.
 
-    Raises BadModel: the file is no model, or a file with weights is missing.
+    Raises:
+        BadModel: The file is no model, or a file with weights is missing.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -357,7 +366,8 @@ _MOST = 3_000_000
 def list_locations(data: Bytes) -> Iterator[str]:
     """Yield the files that the tensors of a serialized model refer to.
 
-    Raises Malformed: these are not the bytes of a model, or of one in far too many pieces.
+    Raises:
+        Malformed: These are not the bytes of a model, or of one in far too many pieces.
     """
     if data.find(_LOCATION) < 0:
         return

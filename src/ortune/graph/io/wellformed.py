@@ -40,7 +40,9 @@ def demand_tensor(tensor: onnx.TensorProto) -> None:
     """Refuse a tensor of another length than type and shape say.
 
     What lies in files is checked for its place alone, and for its length once they are mapped.
-    Raises Invalid: something does not hold.
+
+    Raises:
+        Invalid: Something does not hold.
     """
     label = f"tensor '{tensor.name}'"
     dims = list(tensor.dims)
@@ -96,7 +98,8 @@ _DATA_FIELDS = {
 def demand_sparse(tensor: onnx.SparseTensorProto) -> None:
     """Refuse a sparse tensor that cannot be made dense.
 
-    Raises Invalid: it is too large for that, its parts are no tensors, or lie in other files.
+    Raises:
+        Invalid: It is too large for that, its parts are no tensors, or lie in other files.
     """
     dims: Sequence[int] = list(tensor.dims)
     for part in (tensor.values, tensor.indices):
@@ -143,8 +146,11 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     outputs they have and of which types their attributes are; that tensors are as long as type
     and shape say, and where they lie in other files.
 
-    `newer_opset`: let an opset pass that is not known here. Raises Invalid: something does not
-    hold.
+    Args:
+        newer_opset: Let an opset pass that is not known here.
+
+    Raises:
+        Invalid: Something does not hold.
     """
     # Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again.
     for message in walk_messages(proto):
@@ -376,10 +382,12 @@ def retype_signature(before: ModelSignature, model: ir.Model) -> ModelSignature:
 def check_model(model: ir.Model, before: ModelSignature, step: str) -> None:
     """Refuse a model that a step has broken.
 
-    Checked: names, types and ranks of inputs and outputs; that every value read is made before, in
-    the graph itself or around it, under a name that is free; the operators' schemas; and that
+    Checked: names, types and ranks of inputs and outputs; that every value read is made before,
+    in the graph itself or around it, under a name that is free; the operators' schemas; and that
     types follow from the inputs'. A kind of fault that the untouched model has too is let pass.
-    Raises BadModel: something does not hold.
+
+    Raises:
+        BadModel: Something does not hold.
     """
     fault = next(_list_changes(model, before), None) or next(iter(list_problems(model)), None)
     if fault is None:

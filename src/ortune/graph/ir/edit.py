@@ -56,7 +56,9 @@ def const_array(value: ir.Value | None) -> NDArray[Any] | None:
 
     Initializers (those listed as inputs too), Constant nodes and Identity of either count, in
     whichever graph they live. The array may be a view of a mapped file: copy before writing.
-    Raises OutOfTime: the time of what is being built is up.
+
+    Raises:
+        OutOfTime: The time of what is being built is up.
     """
     time_limit.check_time()
     tensor = const_tensor(value)
@@ -283,9 +285,11 @@ class Editor:
     ) -> ir.Node:
         """Create a named node; `insert_before` and its like put it into a graph.
 
-        `name`: wanted name of the node and of its outputs; by default made from `op` and the first
-        input; `like`: value whose type and shape the first output has; `dtype`: data type of the
-        first output, whatever that of `like`.
+        Args:
+            name: Wanted name of the node and of its outputs; by default made from `op` and the
+                first input.
+            like: Value whose type and shape the first output has.
+            dtype: Data type of the first output, whatever that of `like`.
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"
@@ -412,7 +416,8 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
 
     Functions of another opset than the model's, or with graphs as attributes, are left.
 
-    `only`: names of functions, with or without their domain (``domain::name``); none means all.
+    Args:
+        only: Names of functions, with or without their domain (``domain::name``); none means all.
     """
 
     def can_inline(function: ir.Function) -> bool:

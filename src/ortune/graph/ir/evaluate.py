@@ -42,8 +42,11 @@ def evaluate_node(
 
     Outputs that `bound_output_bytes` puts above `largest` bytes are not made either.
 
-    `inputs`: one array an input; None for an optional input that is left out. Raises MemoryError:
-    there is no memory for outputs that are within the bound.
+    Args:
+        inputs: One array an input; None for an optional input that is left out.
+
+    Raises:
+        MemoryError: There is no memory for outputs that are within the bound.
     """
     if node.domain or node.op_type not in FOLDED or opset < _FIRST_BROADCAST:
         return None
@@ -81,7 +84,9 @@ def bound_output_bytes(node: ir.Node, inputs: Sequence[NDArray[Any] | None]) -> 
     It follows from the shapes of the inputs, and from their numbers where these are the shape of
     the result. What the file declares of the output is not asked for its shape: it may lie.
 
-    `node`: one of the operators in FOLDED; `inputs`: as for `evaluate_node`.
+    Args:
+        node: One of the operators in FOLDED.
+        inputs: As for `evaluate_node`.
     """
     arrays = [array for array in inputs if array is not None]
     if not arrays:

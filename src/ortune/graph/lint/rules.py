@@ -66,9 +66,10 @@ def lint_model(
 ) -> tuple[Finding, ...]:
     """Apply every rule; errors come first, then warnings, then notes.
 
-    `shaped`: the same with shapes and without functions; see `ortune.graph.shapes.infer`; `proto`:
-    the file itself, for its names; None where there is none; `values`: of all weights, for the
-    rules about them; None where they were not read.
+    Args:
+        shaped: The same with shapes and without functions; see `ortune.graph.shapes.infer`.
+        proto: The file itself, for its names; None where there is none.
+        values: Of all weights, for the rules about them; None where they were not read.
     """
     findings: list[Finding | None] = [*_check_faults(model)]
     findings += _names_findings(proto) if proto is not None else []

@@ -359,8 +359,9 @@ def count_integer_layers(
     A layer was given integers where its activation and its weight both come out of a
     DequantizeLinear. It ran in float where the kernel that stands for it reads float.
 
-    `model`: as the runtime loaded it; names are unique and functions inlined; `traced`: which
-    source nodes each kernel stands for; found here if not given.
+    Args:
+        model: As the runtime loaded it; names are unique and functions inlined.
+        traced: Which source nodes each kernel stands for; found here if not given.
     """
     layers = [n for n in edit.walk_nodes(model) if n.op_type in _LAYERS and not n.domain]
     layer_names = {str(n.name) for n in layers if all(map(qdq.is_integer, n.inputs[:2]))}

@@ -40,8 +40,9 @@ def extract(
             model that depend on `inputs`.
         runtime: See `ortune.graph.shapes.infer.infer_shapes`; asked where types are missing.
 
-    Raises BadModel: there is no such tensor, it is constant, or of unknown type; the outputs do
-    not depend on one of `inputs`.
+    Raises:
+        BadModel: There is no such tensor, it is constant, or of unknown type; the outputs do not
+            depend on one of `inputs`.
     """
     copy = model.clone()
     infer_shapes(copy, runtime=runtime)
@@ -174,7 +175,8 @@ def find_upstream(
 
     In order of distance, the nearest first.
 
-    `within`: nodes of other graphs end the way too.
+    Args:
+        within: Nodes of other graphs end the way too.
     """
     seen = dict.fromkeys(ends)
     pending = list(seen)

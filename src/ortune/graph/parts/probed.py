@@ -302,7 +302,8 @@ class ModelProbe:
     ) -> tuple[Path, dict[str, Watch], dict[str, str]]:
         """Write a model that gives out tensors too; functions are not looked into.
 
-        `shapes`: give out each one's shape, as float32, in the tensor's place.
+        Args:
+            shapes: Give out each one's shape, as float32, in the tensor's place.
 
         Returns:
             The file, how each tensor is read, and for the others why not.
@@ -331,8 +332,11 @@ def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
     none can be made (another file system) and for weights that a step changed, one copy is
     written.
 
-    `folder`: a folder is made in it for as long as the context lasts. Raises OrtuneError: the
-    folder cannot be written.
+    Args:
+        folder: A folder is made in it for as long as the context lasts.
+
+    Raises:
+        OrtuneError: The folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -152,7 +152,8 @@ def infer_shapes(model: ir.Model, *, runtime: Runtime | None = None) -> str:
     gaps are left and no rung could fill one. What the file declares is never overwritten; ask
     `list_unknown_values` what is still missing.
 
-    `runtime`: where the sizes of a run are filled in, only ranks are when an input is dynamic.
+    Args:
+        runtime: Where the sizes of a run are filled in, only ranks are when an input is dynamic.
     """
     answer, gaps = "file", list_unknown_values(model)
     for name in ("symbolic", "onnx"):
@@ -230,9 +231,12 @@ def infer_copy(
 ) -> tuple[ir.Model, str]:
     """Return a copy without local functions, with all shapes that the ladder finds, and its rung.
 
-    `model`: left as it is; the copy shares its weights; `shapes`: input -> shape to take it at, in
-    place of the dimensions that it is declared with. Raises BadSettings: there is no such input,
-    or it has another rank or fixed size.
+    Args:
+        model: Left as it is; the copy shares its weights.
+        shapes: Input -> shape to take it at, in place of the dimensions that it is declared with.
+
+    Raises:
+        BadSettings: There is no such input, or it has another rank or fixed size.
     """
     copy = model.clone()
     edit.inline_functions(copy)

@@ -35,7 +35,8 @@ class Windows:
     def gather_rows(self, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return some of them as rows, float32, shape [chosen, channels * kernel].
 
-        `chosen`: numbers below `count`, in the order batch, then space.
+        Args:
+            chosen: Numbers below `count`, in the order batch, then space.
         """
         batch, *space = np.unravel_index(chosen, self._places)
         places: tuple[Any, ...] = (batch, slice(None), *space)

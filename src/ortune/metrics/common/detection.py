@@ -55,8 +55,6 @@ def read_detections(
 ) -> Boxes:
     """Return the detections of one picture; those of a class below 0 are padding.
 
-    Raises BadData: they do not fit together.
-
     Args:
         boxes: [n, 4], or [1, n, 4].
         scores: One a box; or one a box and class, [n, classes] or [classes, n], of which the
@@ -64,6 +62,9 @@ def read_detections(
         layout: Of the boxes.
         valid: How many of the boxes are real, the first ones; None takes all.
         where: What they are from, for messages.
+
+    Raises:
+        BadData: They do not fit together.
     """
     places = _of_picture(boxes, "boxes", where, 2)
     if places.shape[-1] != 4 and places.size:
@@ -95,13 +96,14 @@ def read_detections(
 def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, float] | None]:
     """Return the labelled boxes of one picture, and its width and height where they are known.
 
-    Raises BadData: it is neither.
-
     Args:
         label: Rows [left, top, right, bottom, class] or [..., class, crowd]; or what is read of
             a COCO file: ``boxes`` (left, top, width, height), ``classes``, ``ids``, ``crowd`` and
             ``size``. A row whose class is below 0 or NaN is padding.
         ids: Classes are the file's category ids, not their places among them.
+
+    Raises:
+        BadData: It is neither.
     """
     if isinstance(label, np.ndarray) and label.dtype == object and label.size == 1:
         label = label.item()
@@ -174,8 +176,11 @@ def list_thresholds(iou: float) -> Floats:
 def match_detections(detections: Boxes, truth: Boxes, at: Floats) -> list[float]:
     """Return the row of one picture: its detections as `COCOeval` of pycocotools matches them.
 
-    `at`: the overlaps at which a detection is right, at most 16. Raises OrtuneError: pycocotools
-    is not installed.
+    Args:
+        at: The overlaps at which a detection is right, at most 16.
+
+    Raises:
+        OrtuneError: pycocotools is not installed.
     """
     try:
         from pycocotools.cocoeval import COCOeval

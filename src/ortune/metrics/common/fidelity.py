@@ -120,7 +120,8 @@ class Fidelity(Metric):
 def check_share(share: float, owner: str) -> float:
     """Return a share that is one.
 
-    Raises BadSettings: it is not within 0 and 1, or is 1, which no number of samples proves.
+    Raises:
+        BadSettings: It is not within 0 and 1, or is 1, which no number of samples proves.
     """
     if not 0 <= share < 1:
         raise BadSettings(

@@ -15,7 +15,8 @@ Floats = NDArray[np.float64]
 def select_outputs(tensors: Tensors, output: str) -> list[str]:
     """Return the output of that name, or all for an empty name.
 
-    Raises BadData: there is no such output.
+    Raises:
+        BadData: There is no such output.
     """
     if output and output not in tensors:
         raise BadData(f"the model has no output '{output}'", fix=suggest_names(output, tensors))
@@ -82,9 +83,13 @@ _TOKENS = 3
 def find_vectors(outputs: Tensors, output: str) -> str:
     """Return the output that holds vectors: of sentences where there is one, else of tokens.
 
-    `outputs`: the baseline's; `output`: its name; empty takes the first of rank 2 whose name
-    speaks of sentences, else the first of rank 3, else the first of rank 2. Raises BadData: there
-    is none.
+    Args:
+        outputs: The baseline's.
+        output: Its name; empty takes the first of rank 2 whose name speaks of sentences, else the
+            first of rank 3, else the first of rank 2.
+
+    Raises:
+        BadData: There is none.
     """
     if output:
         return select_outputs(outputs, output)[0]

@@ -51,8 +51,10 @@ class TopK(Metric):
         """Return the share of a sample's labels whose class is among the k highest scores.
 
         Of equal scores the first class ranks higher, as argmax has it. NaN where the candidate's
-        scores are broken or NaN. Raises BadData: no output fits, or the labels do not fit the
-        output.
+        scores are broken or NaN.
+
+        Raises:
+            BadData: No output fits, or the labels do not fit the output.
         """
         k, output = self.k, self.output
         name = select_outputs(expected, output)[0] if output else find_scores(expected, k)
@@ -109,7 +111,8 @@ def find_scores(outputs: Tensors, k: int) -> str:
 def read_row_labels(expected: Tensors, name: str, label: Any) -> NDArray[Any]:
     """Return a sample's labels [rows of an output]; those below 0 are not scored.
 
-    Raises BadData: they are no whole numbers, or not one a row.
+    Raises:
+        BadData: They are no whole numbers, or not one a row.
     """
     labels, shape = np.asarray(label).reshape(-1), expected[name].shape
     count = expected[name].size // shape[-1]

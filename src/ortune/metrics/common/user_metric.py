@@ -53,7 +53,8 @@ class UserMetric(Metric):
     def kept_by(self) -> float:
         """The field `share`, else the function's attribute.
 
-        Raises BadSettings: the attribute is no share.
+        Raises:
+            BadSettings: The attribute is no share.
         """
         attribute = getattr(self.function, "share", 0.0)
         return self.share or check_share(float(attribute), self.path)
@@ -62,7 +63,8 @@ class UserMetric(Metric):
     def bounds(self) -> tuple[float, float] | None:
         """The function's attribute of that name; None when it has none.
 
-        Raises BadSettings: it is not two numbers, the lower first.
+        Raises:
+            BadSettings: It is not two numbers, the lower first.
         """
         limits = getattr(self.function, "bounds", None)
         if limits is None:
@@ -101,8 +103,10 @@ class UserMetric(Metric):
     def aggregate(self, records: Floats) -> float:
         """Return the mean, or what the function's ``aggregate`` makes of the records.
 
-        A NaN among the records gives NaN, whatever it would make of it. Raises BadData: it fails,
-        or returns no number.
+        A NaN among the records gives NaN, whatever it would make of it.
+
+        Raises:
+            BadData: It fails, or returns no number.
         """
         if not len(records) or np.isnan(records).any():
             return float("nan")

@@ -51,13 +51,19 @@ RANGES = "ranges.json"
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """What `calibrate_groups` found."""
+    """What `calibrate_groups` found.
 
-    ranges: tuple[Ranges, ...]  # one mapping a group of samples, in the order given
+    Attributes:
+        ranges: One mapping a group of samples, in the order given.
+        seconds: Wall time; 0 when every answer was known before.
+        parts: Worker runs that the probes were split into to stay within the memory.
+    """
+
+    ranges: tuple[Ranges, ...]
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0  # wall time; 0 when every answer was known before
+    seconds: float = 0.0
     peak_rss: int = 0
-    parts: int = 0  # worker runs that the probes were split into to stay within the memory
+    parts: int = 0
 
 
 def compute_ranges(
@@ -105,8 +111,9 @@ def calibrate_groups(
             at most. Probes are split into runs by the tensors' sizes on the largest sample; a
             single tensor that takes more is observed alone.
 
-    Raises BadData: a tensor is not finite on the data; the text names it; BadModel: the model does
-    not run.
+    Raises:
+        BadData: A tensor is not finite on the data; the text names it.
+        BadModel: The model does not run.
     """
     started = time.monotonic()
     groups = [list(indices) for indices in groups]

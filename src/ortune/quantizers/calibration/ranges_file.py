@@ -134,7 +134,8 @@ def build_document(
 def read_ranges(path: Path) -> SavedRanges:
     """Read a file of either format.
 
-    Raises BadData: it is neither, is damaged, or is of a later version.
+    Raises:
+        BadData: It is neither, is damaged, or is of a later version.
     """
     try:
         raw = regular_file.read_bytes(path)
@@ -225,7 +226,8 @@ def parse_cache(text: str, where: str) -> Mapping[str, Range]:
 def encode_version(version: str) -> int:
     """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401.
 
-    Raises BadSettings: it is no version, or one without calibration caches.
+    Raises:
+        BadSettings: It is no version, or one without calibration caches.
     """
     if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
         raise BadSettings(f"'{version}' is not a version of TensorRT", fix="write 8.6.1 or 10.3.0")
@@ -247,8 +249,10 @@ def load_ranges(path: Path, model: Path) -> tuple[SavedRanges, tuple[str, ...]]:
     """Read a file of ranges for a model; return it and what a person should know.
 
     A file that was made for another model file is taken only if the quantizer that it was made for
-    asks of this model for exactly the same tensors. Raises BadData: it cannot be read, holds
-    nothing, or is of another model.
+    asks of this model for exactly the same tensors.
+
+    Raises:
+        BadData: It cannot be read, holds nothing, or is of another model.
     """
     saved = read_ranges(path)
     if not saved.entries:

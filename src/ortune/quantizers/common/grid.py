@@ -78,7 +78,9 @@ def can_cover(seen: Range) -> bool:
 def make_activation_grid(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     """Return the grid that covers a range and zero, zero exactly.
 
-    `symmetric`: zero point in the middle (0 of signed integers) and the same step on both sides.
+    Args:
+        symmetric: Zero point in the middle (0 of signed integers) and the same step on both
+            sides.
     """
     limits = np.iinfo(DTYPES[kind])
     steps = int(limits.max) - int(limits.min)
@@ -100,8 +102,10 @@ def make_weight_grid(
 ) -> Grid:
     """Return symmetric grids of weights, one a slice along `axis` or one over all.
 
-    `values`: any float dtype and shape; `kind`: ``u8`` stores the same numbers moved up by 128;
-    `reduce_range`: use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
+    Args:
+        values: Any float dtype and shape.
+        kind: ``u8`` stores the same numbers moved up by 128.
+        reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
     """
     axis = None if axis is None else axis % values.ndim
     other_axes = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
@@ -121,9 +125,11 @@ def quantize_bias(
 
     Where the bias would not fit (tiny weights under a large bias), the weight's step grows.
 
-    `values`: shape [channels]. `x_scale`: step of the activation, scalar. `grid`: the weight's. A
-    transposed convolution in groups has one step for all channels of the same place in their
-    groups.
+    Args:
+        values: Shape [channels].
+        x_scale: Step of the activation, scalar.
+        grid: The weight's. A transposed convolution in groups has one step for all channels of
+            the same place in their groups.
 
     Returns:
         The integers, their steps, and the weight's grid, widened if need be.

@@ -227,7 +227,8 @@ def evaluate_constant(value: ir.Value | None, opset: int) -> NDArray[Any] | None
 def refuse_without_layers(model: ir.Model, why: str) -> NoReturn:
     """Refuse a model that has nothing to quantize; weights may only have to be computed first.
 
-    Raises Refused: Always.
+    Raises:
+        Refused: Always.
     """
     fix = "see `ortune inspect` for the model's operators and dtypes"
     for node in edit.walk_nodes(model):

@@ -28,10 +28,14 @@ def remember_names(model: ir.Model) -> None:
 def match_nodes(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
     """Return the nodes that any of the patterns names.
 
-    `model`: with the names that `remember_names` kept, if any; `patterns`: ``*``, ``?`` and
-    ``[...]`` match as in a shell; ``re:`` begins a regular expression, which must match the whole
-    name; `option`: what the patterns were given as. Raises BadSettings: a pattern matches no node
-    of the model, or is not a regular expression.
+    Args:
+        model: With the names that `remember_names` kept, if any.
+        patterns: ``*``, ``?`` and ``[...]`` match as in a shell; ``re:`` begins a regular
+            expression, which must match the whole name.
+        option: What the patterns were given as.
+
+    Raises:
+        BadSettings: A pattern matches no node of the model, or is not a regular expression.
     """
     if not patterns:
         return frozenset()
@@ -66,7 +70,8 @@ def select_nodes(
 ) -> frozenset[ir.Node]:
     """Return the nodes that `include` names, all when empty, but those that `exclude` names.
 
-    Raises BadSettings: as `match_nodes`.
+    Raises:
+        BadSettings: As `match_nodes`.
     """
     excluded = match_nodes(model, exclude, "exclude")
     included = frozenset(edit.walk_nodes(model))

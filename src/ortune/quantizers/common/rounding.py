@@ -122,8 +122,9 @@ def shift_bias(
 ) -> bool:
     """Let a layer's bias take up a change of its mean output; say whether it can have one.
 
-    `weight_change`: old less new weight, shape [groups, channels, columns]; `mean`: of the input,
-    shape [groups, columns].
+    Args:
+        weight_change: Old less new weight, shape [groups, channels, columns].
+        mean: Of the input, shape [groups, columns].
     """
     by = np.einsum("gcw,gw->gc", weight_change, mean).reshape(-1)
     place = find_bias(layer)
@@ -234,9 +235,13 @@ class Rounding:
 def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
     """Return the weights that a step will round, each once, in the graph's order.
 
-    `model`: gets the step's exact rewrites in place; `before`: the integer step; int8-static with
-    its defaults when None. Raises BadSettings: the step is none that rounds weights onto such
-    grids as they are; Refused: it will take no layer with a matrix for a weight.
+    Args:
+        model: Gets the step's exact rewrites in place.
+        before: The integer step; int8-static with its defaults when None.
+
+    Raises:
+        BadSettings: The step is none that rounds weights onto such grids as they are.
+        Refused: It will take no layer with a matrix for a weight.
     """
     step = before or make_static_int8()
     if not isinstance(step, RoundingTarget):

@@ -51,7 +51,8 @@ def draw_chart(plot: Plot) -> Spec:
 def require_plot_suffix(path: Path) -> None:
     """Refuse a name that no plot is written under.
 
-    Raises BadSettings: it ends in something else, or nothing here draws it.
+    Raises:
+        BadSettings: It ends in something else, or nothing here draws it.
     """
     suffix = path.suffix.lower()
     if suffix not in (".svg", ".png", ".html", ".htm"):
@@ -65,7 +66,8 @@ def require_plot_suffix(path: Path) -> None:
 def write_plot(plot: Plot, path: Path) -> Path:
     """Write a plot as SVG or PNG by the end of its name, on white.
 
-    Raises OrtuneError: it cannot be written, or nothing here draws it.
+    Raises:
+        OrtuneError: It cannot be written, or nothing here draws it.
     """
     converter, spec = _import_converter(), draw_for_file(plot)
     with open_output_draft(path, force=True) as draft:
@@ -77,7 +79,11 @@ def write_plot(plot: Plot, path: Path) -> Path:
 
 
 def render_svg(plot: Plot) -> str:
-    """Return a plot as SVG, on white. Raises BadSettings: nothing here draws it."""
+    """Return a plot as SVG, on white.
+
+    Raises:
+        BadSettings: Nothing here draws it.
+    """
     drawn: str = _import_converter().vegalite_to_svg(draw_for_file(plot), vl_version=_VERSION)
     return drawn
 

@@ -223,8 +223,11 @@ def explain_study(
 ) -> Explanation:
     """Explain a study, which may be unfinished.
 
-    `records`: of its regions, as its journal has them. Raises BadSettings: there is no such node
-    or plan.
+    Args:
+        records: Of its regions, as its journal has them.
+
+    Raises:
+        BadSettings: There is no such node or plan.
     """
     latest = wording.list_latest_trials(study)
     surveys = [record for record in records if isinstance(record, Survey)]
@@ -382,9 +385,10 @@ def _describe_survey(
 ) -> SurveyExplanation:
     """Say what became of every region of a survey.
 
-    `mixtures`: number of a plan -> what it leaves out, of any survey; `winner`: its number, where
-    its steps are the surveyed ones up to what they leave out; `built`: node of the winner's file
-    -> precision.
+    Args:
+        mixtures: Number of a plan -> what it leaves out, of any survey.
+        winner: Its number, where its steps are the surveyed ones up to what they leave out.
+        built: Node of the winner's file -> precision.
     """
     at = find_deciding_step(survey.plan.recipe.steps)
     step = "" if at is None else str(strip_node_filters(survey.plan.recipe.steps[at]))

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from ortune.core import wording as say
 from ortune.core.session import Recorded
 from ortune.core.study import Study
-from ortune.graph.analysis.dataflow import Origin, divide_into_regions
+from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.precision import map_precisions
+from ortune.graph.analysis.regions import divide_into_regions
 from ortune.graph.diff.compare import diff_models
 from ortune.graph.diff.result import Diff, DrawnNode
 from ortune.graph.io import file
@@ -82,8 +83,10 @@ def compare_sides(study: Study) -> dict[str, Sides]:
     """Set original and winner of each of a study's models side by side, by the model's name.
 
     Empty where a file is gone or large. Runtimes record one model at a time, so that steps have
-    times only where there is one. Raises OrtuneError: a model or what was recorded of it cannot be
-    read.
+    times only where there is one.
+
+    Raises:
+        OrtuneError: A model or what was recorded of it cannot be read.
     """
     pairs = find_models(study)
     return {name: _compare_pair(study, pair, len(pairs) == 1) for name, pair in pairs.items()}

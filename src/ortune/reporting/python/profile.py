@@ -28,7 +28,11 @@ def render_profile(profile: Profile) -> str:
 
 
 def write_page(profile: Profile, path: Path, *, force: bool = False) -> Path:
-    """Write the page. Raises OrtuneError: the path is taken or cannot be written."""
+    """Write the page.
+
+    Raises:
+        OrtuneError: The path is taken or cannot be written.
+    """
     with open_output_draft(path, force=force, sources=[Path(profile.model)]) as draft:
         draft.write_text(render_profile(profile), encoding="utf-8")
     return path

@@ -57,7 +57,9 @@ def show_answers(
 ) -> Iterable[Block]:
     """Yield counts of what changed, the samples that changed most, and how far all are off.
 
-    `metric`: what gave the scores; `inputs`: what `SampleScores.read_worst` returned.
+    Args:
+        metric: What gave the scores.
+        inputs: What `SampleScores.read_worst` returned.
     """
     sign = 1 if metric.higher_is_better else -1
     fates = [

@@ -21,8 +21,10 @@ def raise_to(model: ir.Model, version: int) -> int:
 
     Each such node is converted by onnx's own adapters in a model of its own, so weights, names,
     metadata and operators of other domains are not touched. Local functions are inlined first.
-    Raises BadModel: an operator has no way from its version to the new one; Refused: `version` is
-    unknown.
+
+    Raises:
+        BadModel: An operator has no way from its version to the new one.
+        Refused: `version` is unknown.
     """
     old = model.opset_imports.get("", 0)
     newest = onnx.defs.onnx_opset_version()

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime import messages, trace
+from ortune.backends.runtimes.onnxruntime import messages
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
-from ortune.core.session import Recording, Tensors
+from ortune.core.session import Tensors
 
 T = TypeVar("T")
 
@@ -123,7 +123,8 @@ class DeviceSession(ort.OrtSession):
     def _bind_outputs(self, bound: _BufferSet, sizes: Mapping[str, int] | None) -> None:
         """Give outputs buffers where their shapes are known; else the runtime makes them there.
 
-        `sizes`: of named dimensions; None takes no shape as known.
+        Args:
+            sizes: Of named dimensions; None takes no shape as known.
         """
         bound.sized = False
         for value in self.inner.get_outputs():
@@ -158,9 +159,10 @@ def open_device_session(
         io_binding: Keep inputs and outputs in its memory.
         graph: Option of the first provider by which it records a CUDA graph; empty for none.
 
-    Raises BadModel: the runtime does not accept the model; BadSettings: a CUDA graph is asked for,
-    and the model does not allow one; BackendMissing: the first provider does not start, or took
-    nothing.
+    Raises:
+        BadModel: The runtime does not accept the model.
+        BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        BackendMissing: The first provider does not start, or took nothing.
     """
     provider, options = chain[0]
 
@@ -189,24 +191,6 @@ def open_device_session(
             yield opened
 
 
-@contextmanager
-def open_device_recording(
-    path: Path,
-    session_options: Any,
-    folder: Path,
-    chain: Sequence[Provider],
-    index: int,
-    *,
-    verbose: bool,
-) -> Iterator[Recording]:
-    """Open a session on the first provider of a chain with the profiler on, as `enter_session`."""
-    provider = chain[0][0]
-    plug_in.preload_libraries(provider)
-    opening = trace.open_recording(path, session_options, folder, provider=provider, chain=chain)
-    with ExitStack() as stack:
-        yield enter_session(stack, opening, provider, index, verbose=verbose)
-
-
 def enter_session(
     stack: ExitStack,
     opening: AbstractContextManager[T],
@@ -217,9 +201,13 @@ def enter_session(
 ) -> T:
     """Open a session; where that fails, find out whether it is the provider's fault.
 
-    `opening`: of a session on this provider. Raises BackendMissing: the provider does not start or
-    took nothing; it says why, in the first real line of the runtime's log; OrtuneError: what
-    opening it raises.
+    Args:
+        opening: Of a session on this provider.
+
+    Raises:
+        BackendMissing: The provider does not start or took nothing; it says why, in the first
+            real line of the runtime's log.
+        OrtuneError: What opening it raises.
     """
     log = messages.RuntimeLog()
     try:
@@ -228,7 +216,7 @@ def enter_session(
     except (BackendMissing, BadModel) as error:
         if isinstance(error, BadModel) and _CAPTURE in error.what:
             raise
-        probed = plug_in.probe_provider(provider, index)
+        probed = probe.probe_provider(provider, index)
         if probed.state != "works":
             reason = log.reason or probed.reason
             message = f"{provider} does not start ({probed.state}): {reason}"

@@ -107,8 +107,9 @@ def capture_log(*, verbose: bool = False, repeat: bool = True) -> Iterator[Runti
 
     onnxruntime tells why a provider does not start in its log alone, and goes on without it.
 
-    `verbose`: let everything through, and collect nothing; `repeat`: write the real lines to
-    stderr; False of a log that is only read.
+    Args:
+        verbose: Let everything through, and collect nothing.
+        repeat: Write the real lines to stderr; False of a log that is only read.
     """
     log = RuntimeLog()
     if verbose:

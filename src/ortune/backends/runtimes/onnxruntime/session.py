@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime import checks as op_libraries
+from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, summarize_error
 from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
@@ -75,8 +75,10 @@ _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 def make_run_options() -> Iterator[Any]:
     """Yield the RunOptions of one run that can be told to end; None where nobody will.
 
-    The runtime looks between two nodes, also of the bodies of loops. Raises RunTerminated: it was
-    told to end.
+    The runtime looks between two nodes, also of the bodies of loops.
+
+    Raises:
+        RunTerminated: It was told to end.
     """
     if (termination := find_termination()) is None:
         yield None
@@ -190,7 +192,8 @@ def make_session_options(
 ) -> Any:
     """Return SessionOptions with every default that matters written out.
 
-    Raises BadSettings: a library of custom operators cannot be used.
+    Raises:
+        BadSettings: A library of custom operators cannot be used.
     """
     import onnxruntime as ort
 
@@ -285,8 +288,9 @@ def open_session(
             plug-in.
         content: What to load in the place of the file; external data lies beside the file.
 
-    Raises BadModel: the runtime does not accept the model; BackendMissing: the provider was asked
-    for and does not start, or took nothing.
+    Raises:
+        BadModel: The runtime does not accept the model.
+        BackendMissing: The provider was asked for and does not start, or took nothing.
     """
     import onnxruntime as ort
 

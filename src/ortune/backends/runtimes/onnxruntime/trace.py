@@ -64,7 +64,8 @@ def with_parts(
     A provider that compiles makes one node of each part, in order; where the numbers differ,
     each may hold any of them. Other nodes keep their names.
 
-    `parts`: provider and source nodes of every part of the graph that it took.
+    Args:
+        parts: Provider and source nodes of every part of the graph that it took.
     """
     providers = {provider for provider, _ in parts}
     positions = [at for at, node in enumerate(nodes) if node.provider in providers]
@@ -185,9 +186,10 @@ def read_trace(
 ) -> Recorded:
     """Return the middle half, by wall time, of the last ``len(walls)`` runs of a trace.
 
-    `executed`: the graph it ran; None where the runtime could not save it; `walls`: wall time of
-    each run in ns, from outside; `assigned`: provider -> nodes, from the runtime's record; None
-    where it keeps none.
+    Args:
+        executed: The graph it ran; None where the runtime could not save it.
+        walls: Wall time of each run in ns, from outside.
+        assigned: Provider -> nodes, from the runtime's record; None where it keeps none.
     """
     runs = _group_runs(json.loads(trace.read_text(encoding="utf-8")))[-len(walls) :]
     order = np.argsort(walls, kind="stable")

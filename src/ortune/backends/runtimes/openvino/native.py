@@ -69,7 +69,8 @@ def explain_missing_device(device: str = "CPU") -> str | None:
 
     GPU and NPU are asked in a process of its own: their drivers are loaded.
 
-    `device`: in OpenVINO's spelling: CPU, GPU, NPU, AUTO.
+    Args:
+        device: In OpenVINO's spelling: CPU, GPU, NPU, AUTO.
     """
     if not is_openvino_installed():
         return "pip install openvino"
@@ -120,7 +121,9 @@ class CompiledSession(InProcess):
         """Run once; outputs by name, copied out of the runtime's buffers.
 
         The runtime looks between two layers whether it is to end, not inside the bodies of loops.
-        Raises RunTerminated: it was told to end.
+
+        Raises:
+            RunTerminated: It was told to end.
         """
         request, termination = self.request, find_termination()
         # A scalar that must not be written to it cannot share, and does not copy either.
@@ -158,7 +161,8 @@ def open_native_session(
 ) -> Iterator[Session]:
     """Compile a model for a device; there is no other that it would fall back to.
 
-    Raises BadModel: OpenVINO does not accept it.
+    Raises:
+        BadModel: OpenVINO does not accept it.
     """
     yield CompiledSession(compile_for_device(path, options, device))
 
@@ -168,8 +172,10 @@ def query_native_nodes(
 ) -> dict[str, tuple[str, ...]]:
     """Return device -> names of the model's operations that it has kernels for.
 
-    Operations have the names of the nodes that they were read from. Raises BadModel: OpenVINO does
-    not read the model; the text names the operators.
+    Operations have the names of the nodes that they were read from.
+
+    Raises:
+        BadModel: OpenVINO does not read the model; the text names the operators.
     """
     core = import_openvino().Core()
     if device == "AUTO":  # it does not tell; the device that it chooses does
@@ -215,7 +221,8 @@ _NOISE = re.compile(
 def write_ir(path: Path, out: Path) -> None:
     """Write a model in OpenVINO's own format; weights keep their types.
 
-    Raises BadModel: OpenVINO does not read the model.
+    Raises:
+        BadModel: OpenVINO does not read the model.
     """
     openvino = import_openvino()
     with _translate_errors("convert", path):
@@ -281,7 +288,9 @@ def read_runtime_graph(
 ) -> tuple[tuple[Executed, ...], tuple[str, ...]]:
     """Read a runtime graph.
 
-    `layer_times`: layer -> microseconds of a run; `provider`: what ran them.
+    Args:
+        layer_times: Layer -> microseconds of a run.
+        provider: What ran them.
 
     Returns:
         Its layers in order of execution, and the names of its constants.

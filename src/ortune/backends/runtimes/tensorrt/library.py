@@ -46,7 +46,8 @@ class CudaDevice:
     def make_current(self) -> None:
         """Let this thread's calls go to the device.
 
-        Raises BackendMissing: there is none of that number.
+        Raises:
+            BackendMissing: There is none of that number.
         """
         error, *_ = self._runtime.cudaSetDevice(self._device)
         if int(error):
@@ -102,7 +103,8 @@ def explain_missing_tensorrt() -> str | None:
 def import_tensorrt() -> Any:
     """Return the module.
 
-    Raises BackendMissing: it is not installed, does not load, or is older than TensorRT 10.
+    Raises:
+        BackendMissing: It is not installed, does not load, or is older than TensorRT 10.
     """
     installed = (module for module in _MODULES if importlib.util.find_spec(module))
     name = next(installed, _MODULES[0])
@@ -143,9 +145,12 @@ def read_first_error(log: Any) -> str:
 def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> None:
     """Make NVIDIA's plug-ins and those of these shared libraries known.
 
-    `registry`: of the builder or of the runtime. `plugins`: paths of libraries. They are code and
-    run at once. Raises BadSettings: a library does not load, or brings a plug-in that is known
-    already.
+    Args:
+        registry: Of the builder or of the runtime.
+        plugins: Paths of libraries. They are code and run at once.
+
+    Raises:
+        BadSettings: A library does not load, or brings a plug-in that is known already.
     """
     trt.init_libnvinfer_plugins(log, "")
     for path in plugins:
@@ -166,24 +171,34 @@ _FIX = "leave this backend out with --on cpu"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How an engine is built."""
+    """How an engine is built.
 
-    device: int = 0  # number of the device; the engine runs on devices like it
-    # Ranges of inputs, as `ortune.backends.runtimes.tensorrt.profiles` spells them.
+    Attributes:
+        device: Number of the device; the engine runs on devices like it.
+        profiles: Ranges of inputs, as `ortune.backends.runtimes.tensorrt.profiles` spells them.
+        workspace_mb: Most device memory for a layer's intermediate results; 0 takes all.
+        level: How long the builder searches, 0 to 5.
+        tf32: Let float32 products round their factors to 10 bits.
+        plugins: Shared libraries with plug-ins.
+        timing_cache: Folder for kernels' times of earlier builds, a file a version and device.
+    """
+
+    device: int = 0
     profiles: tuple[str, ...] = ()
-    workspace_mb: int = 0  # most device memory for a layer's intermediate results; 0 takes all
-    level: int = 3  # how long the builder searches, 0 to 5
-    tf32: bool = False  # let float32 products round their factors to 10 bits
-    plugins: tuple[str, ...] = ()  # shared libraries with plug-ins
-    # Folder for kernels' times of earlier builds, a file a version and device.
+    workspace_mb: int = 0
+    level: int = 3
+    tf32: bool = False
+    plugins: tuple[str, ...] = ()
     timing_cache: Path | None = None
 
 
 def build_engine(path: Path, options: BuildOptions) -> bytes:
     """Return the serialized engine of an ONNX file.
 
-    Raises BackendMissing: TensorRT or the device is not there; BadModel: TensorRT does not take
-    the model; the text has its reason; BadSettings: an input is of open size and has no range.
+    Raises:
+        BackendMissing: TensorRT or the device is not there.
+        BadModel: TensorRT does not take the model; the text has its reason.
+        BadSettings: An input is of open size and has no range.
     """
     ranges = profiles.parse_profiles(options.profiles)
     trt = import_tensorrt()
@@ -225,7 +240,8 @@ def build_engine(path: Path, options: BuildOptions) -> bytes:
 def describe_layers(plan: bytes, options: BuildOptions) -> str:
     """Return what TensorRT's inspector says of an engine's layers, as indented JSON.
 
-    Raises BadModel: the engine does not load.
+    Raises:
+        BadModel: The engine does not load.
     """
     trt = import_tensorrt()
     log = make_logger(trt)
@@ -238,7 +254,8 @@ def describe_layers(plan: bytes, options: BuildOptions) -> str:
 def deserialize_engine(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
     """Return an engine that was read back.
 
-    Raises BadModel: it was built by another version or for another device, or is torn.
+    Raises:
+        BadModel: It was built by another version or for another device, or is torn.
     """
     runtime = trt.Runtime(log)
     add_plugins(trt, log, runtime.get_plugin_registry(), plugins)

@@ -54,8 +54,9 @@ Profile: TypeAlias = Mapping[str, ShapeRange]
 def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
     """Read spelled ranges; an input that is given once belongs to every profile.
 
-    Raises BadSettings: one is not of the form, its ends contradict each other, or inputs are given
-    for different numbers of profiles.
+    Raises:
+        BadSettings: One is not of the form, its ends contradict each other, or inputs are given
+            for different numbers of profiles.
     """
     ranges_by_input: dict[str, list[ShapeRange]] = {}
     for text in texts:
@@ -98,8 +99,9 @@ def derive_ranges(
 
     The best is the shape that came most often, the larger one of two that came as often.
 
-    `seen`: input -> shape, a sample each; `declared`: input -> its dimensions in the model; what
-    is no number is open.
+    Args:
+        seen: Input -> shape, a sample each.
+        declared: Input -> its dimensions in the model; what is no number is open.
     """
     shape_ranges = []
     for name, dims in declared.items():

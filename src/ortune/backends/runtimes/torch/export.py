@@ -103,8 +103,10 @@ def run_exporter(
 def flatten_module(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
     """Return a module of tensors in order that answers with a tuple of them.
 
-    `module`: called by keywords where it has all names, else in their order; `keywords`: the names
-    that it takes as such; `names`: of the inputs.
+    Args:
+        module: Called by keywords where it has all names, else in their order.
+        keywords: The names that it takes as such.
+        names: Of the inputs.
     """
     import torch
 

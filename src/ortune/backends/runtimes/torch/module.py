@@ -36,9 +36,14 @@ def _find_home(source: str) -> Path:
 def load_folder(source: str, part: str = "all") -> Any:
     """Return the model in float32, its weights from the folder alone.
 
-    `source`: the folder; `part`: ``encoder``, ``decoder`` or ``all``. Raises BackendMissing:
-    transformers is not installed; BadModel: the folder holds no model that this release of it
-    knows, or its weights pickled.
+    Args:
+        source: The folder.
+        part: ``encoder``, ``decoder`` or ``all``.
+
+    Raises:
+        BackendMissing: transformers is not installed.
+        BadModel: The folder holds no model that this release of it knows, or its
+            weights pickled.
     """
     home = _find_home(source)
     _refuse_pickled_weights(home)
@@ -289,7 +294,9 @@ def is_source(text: str) -> bool:
 def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
     """Return the module in evaluation mode, and the names that it takes as keywords.
 
-    Raises BadSettings: `source` is none of the four kinds; BadModel: it does not load.
+    Raises:
+        BadSettings: `source` is none of the four kinds.
+        BadModel: It does not load.
     """
     import torch
 
@@ -369,8 +376,9 @@ def read_checkpoint(
         prefix: Taken from the front of every name.
         unsafe: Unpickle whatever the file asks for: it runs code.
 
-    Raises BadModel: it cannot be read_checkpoint, or holds more than tensors and `unsafe` is off;
-    BadSettings: there is no such key or prefix, or there are several state dicts.
+    Raises:
+        BadModel: It cannot be read_checkpoint, or holds more than tensors and `unsafe` is off.
+        BadSettings: There is no such key or prefix, or there are several state dicts.
     """
     state_dict = _find_state_dict(path, _load_content(path, unsafe), key)
     state = {str(name): value for name, value in state_dict.items() if _is_tensor(value)}

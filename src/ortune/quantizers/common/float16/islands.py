@@ -108,8 +108,9 @@ def select_islands(
 ) -> Islands:
     """Give layers back to float32 until so many are, or the outputs are near enough.
 
-    `noise`: runs the model; see `ortune.core.step.Noise`; `most`: layers to give back; None for as
-    few as bring the outputs near enough.
+    Args:
+        noise: Runs the model; see `ortune.core.step.Noise`.
+        most: Layers to give back; None for as few as bring the outputs near enough.
     """
     copy, name = add_switches(model, parts, format)
     count = len(parts)

@@ -368,7 +368,9 @@ class HalfPrecision(Quantizer):
     def refined(self, model: ir.Model, ranges: Ranges, noise: Noise | None) -> Self:
         """Return it with the islands among what it excludes; a note names them.
 
-        Raises BadData: there are no samples; Refused: there is nothing to convert.
+        Raises:
+            BadData: There are no samples.
+            Refused: There is nothing to convert.
         """
         if not self.islands:
             return self

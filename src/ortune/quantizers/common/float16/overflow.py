@@ -215,7 +215,8 @@ def find_sequence_nodes(
 ) -> frozenset[ir.Node]:
     """Return what makes or reads sequences that are inputs or outputs: no Cast takes one.
 
-    Raises Refused: a control operator makes or reads one, whose body would be converted.
+    Raises:
+        Refused: A control operator makes or reads one, whose body would be converted.
     """
     ends = (*model.graph.inputs, *model.graph.outputs)
     todo = [value for value in ends if value_kinds.get(value) is ValueKind.FLOATS]

@@ -57,7 +57,8 @@ def select_scope(
 ) -> Scope:
     """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
 
-    Raises BadSettings: a pattern matches no node.
+    Raises:
+        BadSettings: A pattern matches no node.
     """
     excluded = match_nodes(model, exclude, "exclude")
     only = match_nodes(model, include, "include")
@@ -240,9 +241,10 @@ def place_pairs(
 ) -> Placement:
     """Choose the tensors that get a pair.
 
-    `layers`: Candidates; those with an unusable tensor are left out; `through`: operators that may
-    be followers, but for the nodes `excluded`; `float_outputs`: convolutions may write float, and
-    do unless integers are read.
+    Args:
+        layers: Candidates; those with an unusable tensor are left out.
+        through: Operators that may be followers, but for the nodes `excluded`.
+        float_outputs: Convolutions may write float, and do unless integers are read.
     """
     outputs = [find_integer_output(layer.node) for layer in layers if layer.convolves]
     conv_outputs = set(filter(usable, outputs))

@@ -238,8 +238,12 @@ def takes_tables(target: Target) -> bool:
 def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
     """Refuse integers that a provider does not take.
 
-    `wide`: some activations are to take 16 bits; `tables`: Looked-up tables are to be integers.
-    Raises BadSettings: the provider takes none of these.
+    Args:
+        wide: Some activations are to take 16 bits.
+        tables: Looked-up tables are to be integers.
+
+    Raises:
+        BadSettings: The provider takes none of these.
     """
     if wide and has_rule(target, Treatment.EIGHT_BITS):
         raise BadSettings(
@@ -256,7 +260,8 @@ def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
 def find_isa_treatment(target: Target, flags: frozenset[str]) -> Treatment | None:
     """Return what the CPU's instruction set asks of a provider's integers; None for nothing.
 
-    `flags`: the CPU's, in Linux' spelling; empty where unknown.
+    Args:
+        flags: The CPU's, in Linux' spelling; empty where unknown.
     """
     names = _list_instruction_sets(flags)
     rows = (r for r in RULES if r.op == "*" and r.provider == target and r.isa in names)

@@ -86,8 +86,9 @@ def compute_smoothing(
 ) -> Smoothing | None:
     """Choose what to do to one activation.
 
-    `alpha`: share of the outliers that moves into the weights; 0 moves nothing; `most`: channels
-    that may be split off.
+    Args:
+        alpha: Share of the outliers that moves into the weights; 0 moves nothing.
+        most: Channels that may be split off.
 
     Returns:
         None when the channels were not observed or nothing helps.

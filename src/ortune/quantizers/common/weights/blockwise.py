@@ -285,9 +285,13 @@ class Order:
 def compute_order(second: Array, damping: float, *, act_order: bool) -> Order:
     """Prepare a layer from the second moment of its inputs.
 
-    `second`: mean of x x^T, shape [width, width]; `damping`: share of the mean diagonal that is
-    added to it; `act_order`: columns of large inputs first, while all others can still make up for
-    them. Raises BadData: the moment is not finite.
+    Args:
+        second: Mean of x x^T, shape [width, width].
+        damping: Share of the mean diagonal that is added to it.
+        act_order: Columns of large inputs first, while all others can still make up for them.
+
+    Raises:
+        BadData: The moment is not finite.
     """
     if not np.isfinite(second).all():
         raise BadData(

@@ -277,8 +277,9 @@ def store_tables(
     A table of its own has one step a column. One that a layer multiplies too (a tied embedding)
     is stored once, with the steps of the layer.
 
-    `stored`: weights that layers have stored, by their float constant; `alone`: whether tables
-    that no layer multiplies are stored.
+    Args:
+        stored: Weights that layers have stored, by their float constant.
+        alone: Whether tables that no layer multiplies are stored.
     """
     count = 0
     for source, nodes in tables.items():

@@ -116,8 +116,10 @@ def find_blockable_weights(
 ) -> BlockableWeights:
     """List the weights of the main graph and of all bodies.
 
-    `model`: local functions are not looked into; `min_size`: weights with fewer elements are
-    passed over; `whole`: a product's inputs must be a multiple of it.
+    Args:
+        model: Local functions are not looked into.
+        min_size: Weights with fewer elements are passed over.
+        whole: A product's inputs must be a multiple of it.
     """
     weights = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:

@@ -48,7 +48,8 @@ class NotFusable(Exception):
 def find_attention(softmax: ir.Node) -> Core | None:
     """Return the attention around a Softmax, None when it is another's.
 
-    Raises NotFusable: it is, but cannot be written as one operator.
+    Raises:
+        NotFusable: It is, but cannot be written as one operator.
     """
     scores, rows = softmax.inputs[0], softmax.outputs[0]
     if scores is None or _trace_scores(scores) is None:
@@ -233,7 +234,8 @@ class Masks:
             zeroes: The kernel gives zeros for a row of minus infinity or of the lowest number,
                 instead of what the parts give: no number, or the mean of the values.
 
-        Raises NotFusable: it cannot be had.
+        Raises:
+            NotFusable: It cannot be had.
         """
         total: ir.Value | None = None
         for mask in masks:

@@ -19,7 +19,8 @@ Place = tuple[str, int]
 def split_pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
     """Yield what stands before and behind the last colon of each.
 
-    Raises BadSettings: there is no colon.
+    Raises:
+        BadSettings: There is no colon.
     """
     for text in texts:
         before, colon, behind = text.rpartition(":")
@@ -31,7 +32,8 @@ def split_pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
 def find_dims(model: ir.Model, text: str) -> list[Place]:
     """Return the places that ``NAME`` or ``INPUT.AXIS`` means; a named one all of its name.
 
-    Raises BadSettings: there is no such dimension.
+    Raises:
+        BadSettings: There is no such dimension.
     """
     inputs = {str(v.name): shape_of(v) or () for v in list_required_inputs(model)}
     named = [(n, i) for n, shape in inputs.items() for i, dim in enumerate(shape) if dim == text]

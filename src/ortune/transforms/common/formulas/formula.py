@@ -60,8 +60,10 @@ def factor_product(
 ) -> FactoredProduct:
     """Take a value apart through Mul, Div by a constant, and Pow with a small whole exponent.
 
-    `value`: any value; what cannot be taken apart is a factor itself; `stops`: values that are
-    factors as they are; `depth`: how many nodes deep to go.
+    Args:
+        value: Any value; what cannot be taken apart is a factor itself.
+        stops: Values that are factors as they are.
+        depth: How many nodes deep to go.
     """
     ends = list(stops)
     constant = match.read_scalar(value)
@@ -123,7 +125,8 @@ Attempt: TypeAlias = Callable[[ir.Model, ir.Node, edit.Editor], int | str]
 def at_each(model: ir.Model, attempt: Attempt, *ops: str, since: int = 0) -> int:
     """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
 
-    `since`: opset before which nothing is done.
+    Args:
+        since: Opset before which nothing is done.
 
     Returns:
         How many were rewritten.

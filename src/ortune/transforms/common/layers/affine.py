@@ -262,9 +262,10 @@ class Absorber:
         ``f (W x + b) + t = (f W) x + (f b + t)``. Gemm is ``alpha A B + beta C``: C becomes
         ``f beta C + t`` and beta 1. MatMul has no bias: an Add takes the shift.
 
-        `at`: the layer; the chain alone reads it; `affine`: what the whole chain does, in channels
-        of the layer's output; `chain`: the nodes, in order; all of the layer's graph and each read
-        by the next alone.
+        Args:
+            at: The layer; the chain alone reads it.
+            affine: What the whole chain does, in channels of the layer's output.
+            chain: The nodes, in order; all of the layer's graph and each read by the next alone.
         """
         affine = affine.broadcast_channels(at.outputs)
         node, has_bias = at.node, at.node.op_type != "MatMul"

@@ -41,7 +41,8 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
     `LARGE_BYTES`, nor more than `HELD_BYTES` in all; an output of a graph keeps its node. Bodies
     are folded too, into constants of the main graph.
 
-    `most_bytes`: what the weights may become together.
+    Args:
+        most_bytes: What the weights may become together.
     """
     editor = edit.Editor(model.graph)
     opset = model.opset_imports.get("", 0)
