@@ -163,7 +163,7 @@ def test_a_hostile_model_costs_little_and_is_two_lines(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(
-    ("verb", "more"), [("inspect", ["--nodes", "-v"]), ("verify", ["-v"]), ("run", ["in"])]
+    ("verb", "more"), [("inspect", ["--list=nodes", "-v"]), ("verify", ["-v"]), ("run", ["in"])]
 )
 def test_names_do_not_steer_a_real_terminal(verb: str, more: list[str], tmp_path: Path) -> None:
     path = hostile.written("control characters", tmp_path / "in")

@@ -55,7 +55,7 @@ def test_a_person_gets_one_screen(squeezenet: Path, capsys: pytest.CaptureFixtur
 
 
 def test_tables_on_request(squeezenet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(squeezenet), "--regions", "--nodes", "--tensors"]) == 0
+    assert main(["inspect", str(squeezenet), "--list", "regions,nodes,tensors"]) == 0
     out = capsys.readouterr().out
     for head in ("region", "node ", "biggest weights", "biggest activations"):
         assert head in out

@@ -197,7 +197,7 @@ def seen(folder: Path, words: list[str], width: int) -> str:
 
 def test_no_line_is_wider_than_the_terminal_and_names_are_whole(folder: Path) -> None:
     for width in (60, 80, 120):
-        text = seen(folder, ["inspect", "m.onnx", "--nodes"], width)
+        text = seen(folder, ["inspect", "m.onnx", "--list=nodes"], width)
         wide = [line for line in text.splitlines() if cell_len(line) > width]
         assert not wide, wide
         assert f"{NAME}/relu" in text.split(), f"broken at {width}"
@@ -239,7 +239,7 @@ def test_a_search_counts_its_plans_through(folder: Path) -> None:
 
 
 def test_what_is_piped_stays_in_its_lines(folder: Path) -> None:
-    command = [sys.executable, "-m", "ortune.cli.main", "inspect", "m.onnx", "--nodes"]
+    command = [sys.executable, "-m", "ortune.cli.main", "inspect", "m.onnx", "--list=nodes"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     rows = [line for line in done.stdout.splitlines() if line.startswith(NAME)]
     assert [row.split()[1] for row in rows] == ["MatMul", "Relu"]

@@ -459,7 +459,7 @@ def test_a_saved_run_compares_with_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out.json")
-    words = ["--levels", "basic,all", "--threads", "1", "--wide"]
+    words = ["--levels", "basic,all", "--threads", "1", "-v"]
     assert main(["bench", str(MODEL), *words, "--sets=1", "--time=0.5", "--json", out]) == 0
     said = capsys.readouterr().out
     for heading in ("cpu(threads=1, level=basic)", "p99.9", "memory"):

@@ -8,7 +8,7 @@ import pytest
 from tests.gpu.devices import MODEL, decibel, digits, on_cpu, share, skip_without
 from tests.unit import studies
 
-from ortune.backends.runtimes.onnxruntime.compiled import list_compiled_nodes
+from ortune.backends.runtimes.onnxruntime.engine_cache import list_compiled_nodes
 from ortune.backends.tensorrt import Tensorrt
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack

@@ -24,7 +24,7 @@ from pathlib import Path
 import onnxruntime as ort
 from ortune.core.errors import BadModel
 from ortune.backends.runtimes.onnxruntime import session
-from ortune.backends.runtimes.onnxruntime.compiled import compile_model, list_compiled_nodes
+from ortune.backends.runtimes.onnxruntime.engine_cache import compile_model, list_compiled_nodes
 source, out = map(Path, sys.argv[1:])
 def options():
     made = session.make_session_options(1, "all", verbose=False)

@@ -20,8 +20,8 @@ import pytest
 import ortune as ot
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import checks, custom_ops
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime import checks
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.tensorrt import library
 from ortune.bundle.engine.call import InputCheck, PictureInput
 from ortune.cli.terminal.output import outlive_reader
@@ -174,7 +174,7 @@ def an_option_that_a_provider_lacks(room: Room) -> Iterator[tuple[Act, Act]]:
     room.patch.setattr(checks, "list_libraries", lambda: [words])
 
     def act(*names: str) -> None:
-        probe.demand_provider_options("CUDAExecutionProvider", names)
+        plug_in.demand_provider_options("CUDAExecutionProvider", names)
 
     def follow_both() -> None:
         act("device_id")
@@ -189,8 +189,8 @@ def a_library_that_loads_for_ever(room: Room) -> Iterator[tuple[Act, Act]]:
     quick = room.write("quick.py", "raise ImportError('repaired')\n")
     room.patch.setattr(own_process, "LIMIT_S", 4)
     yield (
-        lambda: custom_ops.demand_loadable((str(slow),)),
-        end_at("repaired", lambda: custom_ops.demand_loadable((str(quick),))),
+        lambda: checks.demand_loadable((str(slow),)),
+        end_at("repaired", lambda: checks.demand_loadable((str(quick),))),
     )
 
 

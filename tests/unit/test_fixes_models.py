@@ -19,7 +19,7 @@ import pytest
 import ortune as ot
 from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.onnxruntime import compiled, custom_ops
+from ortune.backends.runtimes.onnxruntime import checks, engine_cache
 from ortune.backends.runtimes.torch.module import load_folder, read_checkpoint
 from ortune.bundle.pack import pack
 from ortune.core.backend import Backend
@@ -163,7 +163,7 @@ def a_runtime_without_a_compiler(room: Room) -> Iterator[tuple[Act, Act]]:
     path, out = save(room), room.folder / "c.onnx"
 
     def act() -> None:
-        compiled.compile_model(path, ort.SessionOptions(), out, Cpu.provider)
+        engine_cache.compile_model(path, ort.SessionOptions(), out, Cpu.provider)
 
     def lacking() -> None:
         with room.patch.context() as patch:
@@ -177,8 +177,8 @@ def a_runtime_without_a_compiler(room: Room) -> Iterator[tuple[Act, Act]]:
 def a_library_that_is_not_there(room: Room) -> Iterator[tuple[Act, Act]]:
     library = room.write("ops.so", b"")
     yield (
-        lambda: custom_ops.find_library(str(room.folder / "none.so")),
-        lambda: custom_ops.find_library(str(library)),
+        lambda: checks.find_library(str(room.folder / "none.so")),
+        lambda: checks.find_library(str(library)),
     )
 
 
@@ -187,8 +187,8 @@ def a_library_of_another_machine(room: Room) -> Iterator[tuple[Act, Act]]:
     own = Path(sys.executable).resolve().read_bytes()[:64]
     foreign = own[:18] + (0xF3).to_bytes(2, "little") + own[20:]
     yield (
-        lambda: custom_ops.find_library(str(room.write("a.so", foreign))),
-        lambda: custom_ops.find_library(str(room.write("b.so", own))),
+        lambda: checks.find_library(str(room.write("a.so", foreign))),
+        lambda: checks.find_library(str(room.write("b.so", own))),
     )
 
 
@@ -201,15 +201,15 @@ def a_library_without_operators(room: Room) -> Iterator[tuple[Act, Act]]:
     def look() -> None:
         assert b"RegisterCustomOps" not in library.read_bytes()
 
-    yield lambda: custom_ops.register(ort.SessionOptions(), [str(library)]), look
+    yield lambda: checks.register(ort.SessionOptions(), [str(library)]), look
 
 
 @follow("^pip install operators_not_there, or give the path of a library$")
 def a_module_of_operators_that_is_not_installed(room: Room) -> Iterator[tuple[Act, Act]]:
     library = room.write("ops.so", b"")
     yield (
-        lambda: custom_ops.find_library("operators_not_there"),
-        lambda: custom_ops.find_library(str(library)),
+        lambda: checks.find_library("operators_not_there"),
+        lambda: checks.find_library(str(library)),
     )
 
 
@@ -218,8 +218,8 @@ def a_module_that_gives_no_library(room: Room) -> Iterator[tuple[Act, Act]]:
     library = room.write("ops.so", b"")
     code = f"def get_library_path():\n    return {str(library)!r}\n"
     yield (
-        lambda: custom_ops.find_library(str(room.write("none.py", "x = 1\n"))),
-        lambda: custom_ops.find_library(str(room.write("one.py", code))),
+        lambda: checks.find_library(str(room.write("none.py", "x = 1\n"))),
+        lambda: checks.find_library(str(room.write("one.py", code))),
     )
 
 
@@ -228,8 +228,8 @@ def a_library_that_kills_its_process(room: Room) -> Iterator[tuple[Act, Act]]:
     room.write("dying.py", "import os\nos._exit(3)\n")
     harmless = room.write("raising.py", "raise ImportError('no')\n")
     yield (
-        lambda: custom_ops.demand_loadable((str(room.folder / "dying.py"),)),
-        end_at("no", lambda: custom_ops.demand_loadable((str(harmless),))),
+        lambda: checks.demand_loadable((str(room.folder / "dying.py"),)),
+        end_at("no", lambda: checks.demand_loadable((str(harmless),))),
     )
 
 

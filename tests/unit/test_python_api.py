@@ -18,10 +18,9 @@ COMMANDS_ALONE = {"demo", "doctor", "ui"}
 """They are about the installation or for a person to look at, not about a model."""
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},
-    "bench": {"wide"},
     "compare": {"page"},
     "cost": {"page"},
-    "inspect": {"tables", "nodes", "regions", "tensors"},
+    "inspect": {"tables"},
     "loadtest": {"page"},
     "optimize": {"quiet"},
     "verify": {"page", "no_samples"},

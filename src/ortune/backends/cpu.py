@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.runtimes.onnxruntime import checks, session
-from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.backends.runtimes.onnxruntime import checks as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities

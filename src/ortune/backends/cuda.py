@@ -1,15 +1,15 @@
 """NVIDIA GPUs by onnxruntime's CUDA provider."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from ortune.backends.runtimes.onnxruntime import checks, device_session, session
-from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.backends.runtimes.onnxruntime import checks as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
@@ -88,7 +88,7 @@ class Cuda(Backend):
     """
 
     title: ClassVar[str] = "CUDA"
-    provider: ClassVar[str] = probe.CUDA
+    provider: ClassVar[str] = plug_in.CUDA
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
     runs_on: ClassVar[Kind] = "gpu"
@@ -144,16 +144,15 @@ class Cuda(Backend):
             BadSettings: The provider does not know an option that is set, or a library of custom
                 operators cannot be used.
         """
-        probe_result = probe.probe_provider(self.provider, self.device)
-        if probe_result.state != "works":
-            return f"{probe_result.reason}; {probe_result.fix}"
-        probe.demand_provider_options(self.provider, self.provider_options())
+        if why := plug_in.explain_failed_probe(self.provider, self.device):
+            return why
+        plug_in.demand_provider_options(self.provider, self.provider_options())
         if self.custom_ops:
             op_libraries.demand_loadable(self.custom_ops)
         return None
 
     def state(self, missing: str | None) -> State:
-        return probe.probe_provider(self.provider, self.device).state
+        return plug_in.probe_provider(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -191,7 +190,7 @@ class Cuda(Backend):
     def _open_session(
         self, path: Path, options: Any, verbose: bool = False
     ) -> AbstractContextManager[session.OrtSession]:
-        probe.preload_libraries(self.provider)
+        plug_in.preload_libraries(self.provider)
         return device_session.open_device_session(
             path,
             options,
@@ -203,20 +202,16 @@ class Cuda(Backend):
             verbose=verbose,
         )
 
-    @contextmanager
-    def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler on; a replayed graph has no nodes to time."""
-        probe.preload_libraries(self.provider)
         plain = replace(self, cuda_graph=False)
         options = plain._make_session_options(verbose, save_to=folder / ort_record.GRAPH)
         chain = plain._make_provider_chain()
-        opening = ort_record.open_recording(
-            path, options, folder, provider=self.provider, chain=chain
+        return device_session.open_device_recording(
+            path, options, folder, chain, self.device, verbose=verbose
         )
-        with ExitStack() as stack:
-            yield device_session.enter_session(
-                stack, opening, self.provider, self.device, verbose=verbose
-            )
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with every optimizer off."""

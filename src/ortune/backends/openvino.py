@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import checks, compiled
+from ortune.backends.runtimes.onnxruntime import checks, engine_cache
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
@@ -398,12 +398,12 @@ class Openvino(Backend):
         """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
         with _replace_links(path) as plain:
             options, content = self._make_plugin_options(), drop_initializer_inputs(plain)
-            compiled.compile_model(plain, options, out, self.provider, content)
+            engine_cache.compile_model(plain, options, out, self.provider, content)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the device that the plug-in compiles for."""
         device = list_openvino_devices(self._name)[0]
-        return compiled.describe_build_environment(self.provider, device, PACKAGE)
+        return engine_cache.describe_build_environment(self.provider, device, PACKAGE)
 
     def _make_plugin_options(self, level: str = "all", *, verbose: bool = False) -> Any:
         """Return onnxruntime's; properties in another place than ``load_config`` it ignores."""

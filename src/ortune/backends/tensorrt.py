@@ -1,22 +1,15 @@
 """NVIDIA GPUs by TensorRT, as a provider of onnxruntime."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
-from ortune.backends.runtimes.onnxruntime import (
-    checks,
-    compiled,
-    device_session,
-    engine_cache,
-    session,
-)
-from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime import checks, device_session, engine_cache, session
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.tensorrt import profiles
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import Capabilities, State
@@ -97,7 +90,7 @@ class Tensorrt(Backend):
     """
 
     title: ClassVar[str] = "TensorRT"
-    provider: ClassVar[str] = probe.TENSORRT
+    provider: ClassVar[str] = plug_in.TENSORRT
     runs_on: ClassVar[Kind] = "gpu"
     lossy: ClassVar[bool] = True
     """Always: TF32 is TensorRT's to choose, and tactics differ from build to build."""
@@ -146,14 +139,13 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: The provider does not know an option that is set.
         """
-        probe_result = probe.probe_provider(self.provider, self.device)
-        if probe_result.state != "works":
-            return f"{probe_result.reason}; {probe_result.fix}"
-        probe.demand_provider_options(self.provider, self.provider_options("."))
+        if why := plug_in.explain_failed_probe(self.provider, self.device):
+            return why
+        plug_in.demand_provider_options(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
-        return probe.probe_provider(self.provider, self.device).state
+        return plug_in.probe_provider(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -182,19 +174,15 @@ class Tensorrt(Backend):
         """
         return self._open_session(path, self._make_session_options(verbose), verbose)
 
-    @contextmanager
-    def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler on; compiled nodes are timed as one each."""
-        probe.preload_libraries(self.provider)
         plain = replace(self, cuda_graph=False)
         options, chain = plain._make_session_options(verbose), plain._make_provider_chain("")
-        opening = ort_record.open_recording(
-            path, options, folder, provider=self.provider, chain=chain
+        return device_session.open_device_recording(
+            path, options, folder, chain, self.device, verbose=verbose
         )
-        with ExitStack() as stack:
-            yield device_session.enter_session(
-                stack, opening, self.provider, self.device, verbose=verbose
-            )
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with onnxruntime's own optimizers off."""
@@ -208,7 +196,7 @@ class Tensorrt(Backend):
         self, path: Path, options: Any, verbose: bool = False
     ) -> AbstractContextManager[session.OrtSession]:
         """Open with the engines of this model, device and versions; see `engine_cache`."""
-        probe.preload_libraries(self.provider)
+        plug_in.preload_libraries(self.provider)
 
         def opening(folder: Path | str) -> AbstractContextManager[session.OrtSession]:
             return device_session.open_device_session(
@@ -228,17 +216,17 @@ class Tensorrt(Backend):
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
-        probe.preload_libraries(self.provider)
+        plug_in.preload_libraries(self.provider)
         session_options = self._make_session_options(False)
         for provider, options in self._make_provider_chain(""):
             session_options.add_provider(provider, options)
-        compiled.compile_model(path, session_options, out, self.provider)
+        engine_cache.compile_model(path, session_options, out, self.provider)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the GPU that engines are built for."""
         device, capability = self._read_board()
         more = {**gpu.read_driver_versions(), "device": device, "compute capability": capability}
-        return compiled.describe_build_environment(
+        return engine_cache.describe_build_environment(
             self.provider, None, "onnxruntime-gpu", more=more
         )
 

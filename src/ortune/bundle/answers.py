@@ -25,8 +25,8 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data.alphabet import read_alphabet
 from ortune.data.checks import IDS, cast_to_input
+from ortune.data.classes import read_alphabet
 from ortune.data.formats.sounds import open_wav, read_sound_blocks
 from ortune.data.reading import Features, Reading, read_features
 from ortune.data.sentences import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
+from ortune.backends.runtimes.onnxruntime.engine_cache import CompilingBackend
 from ortune.bundle.engine.archive import TEXTS, is_safe_member
 from ortune.bundle.engine.call import read_pictures
 from ortune.bundle.engine.consent import is_code, list_factories

@@ -154,17 +154,12 @@ def make_word(text: str) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """What running a package again has shown.
+    """What running a package again has shown."""
 
-    Attributes:
-        by: What ran it, such as ``onnxruntime 1.24.4``.
-        difference_db: Signal-to-noise ratio of the worst output against the golden answers.
-        overhead: Packaged time over the engine's, paired, with the ends of its interval; None
-            where it was not timed.
-    """
-
-    by: str
-    difference_db: float
+    by: str  # what ran it, such as ``onnxruntime 1.24.4``
+    difference_db: float  # Signal-to-noise ratio of the worst output against the golden answers
+    # Packaged time over the engine's, paired, with the ends of its interval; None where it was not
+    # timed.
     overhead: tuple[float, float, float] | None = None
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.analysis.benchmark.requests import Bench
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.core.capabilities import HERE, describe_placement
-from ortune.core.fields import Option
-from ortune.core.request import request
 from ortune.core.wording import format_count
 
 if TYPE_CHECKING:
@@ -29,20 +26,8 @@ Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 
-@request
-class _Options(Bench):
-    """Options of the command line.
-
-    Attributes:
-        wide: Show every figure, as -v does.
-    """
-
-    _: KW_ONLY
-    wide: Annotated[bool, Option(hidden=True)] = False
-
-
-@make_command(_Options)
-def command(options: _Options) -> int:
+@make_command(Bench)
+def command(options: Bench) -> int:
     """Show the rows; exit code 1 when the first one differs from itself."""
     from ortune.analysis.benchmark.bench import run
 
@@ -50,7 +35,7 @@ def command(options: _Options) -> int:
     if result.pipelines:
         output.print_result(result, lambda: _print_frames(result))
     else:
-        output.print_result(result, lambda: print_rows(result, wide=options.wide or is_verbose()))
+        output.print_result(result, lambda: print_rows(result, wide=is_verbose()))
     check = result.self_check
     return NO if check is not None and not check.equal else DONE
 
@@ -278,7 +263,13 @@ def _print_counters(names: Sequence[Column], rows: Sequence[Row]) -> None:
     )
     if not keys:
         return
-    columns = [(f"{_format_heading(key)}>", _make_counter_cell(key)) for key in keys]
+    columns: list[Column] = [
+        (
+            f"{_format_heading(key)}>",
+            lambda row, key=key: _format_counter(key, row["reported"].get(key)),  # type: ignore[misc]
+        )
+        for key in keys
+    ]
     _print_table((*names, *columns), rows, "as the workload counts")
 
 
@@ -298,10 +289,6 @@ def _print_shapes(row: Row) -> None:
 
 def _format_heading(key: str) -> str:
     return f"{key.removesuffix('_ns').replace('_', ' ')}{' ms' if key.endswith('_ns') else ''}"
-
-
-def _make_counter_cell(key: str) -> Callable[[Row], str]:
-    return lambda row: _format_counter(key, row["reported"].get(key))
 
 
 def _format_counter(key: str, value: float | bool | None) -> str:

@@ -189,6 +189,8 @@ def _describe_producer(inactive: Inactive) -> str:
 
 def _print_ranking(ranking: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
+    from ortune.analysis.calibration_quality.compare_observers import format_row_name
+
     metric = next((row.score.metric for row in ranking.rows if row.score), "score")
     metric = wording.shorten_groups(metric)
     print_table(
@@ -204,7 +206,7 @@ def _print_ranking(ranking: ObserverRanking) -> None:
     )
     if ranking.overlap:
         print_text("the scored samples were also calibrated on: scores are optimistic")
-    equal = [_format_observer(row) for row in ranking.rows if row.standing == "not worse"]
+    equal = [format_row_name(row) for row in ranking.rows if row.standing == "not worse"]
     if ranking.best:
         print_text(f"best: {ranking.best}, by {ranking.by}, beyond noise (95 %)")
     elif len(equal) > 1:
@@ -228,7 +230,3 @@ def _make_observer_cells(row: ObserverScore) -> tuple[str, ...]:
         f"{row.seconds:.1f}",
         standing,
     )
-
-
-def _format_observer(row: ObserverScore) -> str:
-    return f"{row.observer} with {row.augment}" if row.augment else row.observer

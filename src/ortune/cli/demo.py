@@ -77,7 +77,10 @@ def command(options: _Options) -> int:
     if reason := sample.missing():
         raise OrtuneError(f"demo model '{options.model}' is not installed", fix=reason)
     folder = Path(options.out)
-    write_remark(_describe_plan(sample, folder, options.time))
+    write_remark(
+        f"searching for {options.time:g} s for a faster form of a network that {sample.purpose}; "
+        f"its answers must keep {sample.budget}; everything goes into {folder}"
+    )
     _write_sample(sample, folder)
     calibration = folder / "calibration"
     job = Optimize(
@@ -128,14 +131,6 @@ def _choose_backends(sample: Sample, on: str) -> str:
     targets = read_targets(on)
     names = ",".join(f"{target.backend.name()} in {target.environment}" for target in targets)
     return with_field(names, "threads", sample.threads)
-
-
-def _describe_plan(sample: Sample, folder: Path, seconds: float) -> str:
-    """Say in one line what will happen, how long it takes and where it goes."""
-    return (
-        f"searching for {seconds:g} s for a faster form of a network that {sample.purpose}; its "
-        f"answers must keep {sample.budget}; everything goes into {folder}"
-    )
 
 
 def _write_sample(sample: Sample, folder: Path) -> None:

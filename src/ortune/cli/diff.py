@@ -13,7 +13,7 @@ from ortune.cli.terminal.output import format_size, print_result, print_table, p
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.graph.diff.result import Diff, DrawnNode, Group, Weight
+    from ortune.graph.diff.result import Diff, DrawnNode, Weight
 
 _SHOWN = 20
 _ASIDE = ("a constant", "arithmetic of shapes", "nothing depends on it")
@@ -91,11 +91,16 @@ def _print_diff(diff: Diff, identical: bool) -> None:
         ]
         print_table(("besides", "A", "B"), rows)
     if is_verbose():
-        sides = [
-            (_WORDS[group.kind], *_format_sides(diff, group), ", ".join(group.changes))
+        groups = [
+            (
+                _WORDS[group.kind],
+                _format_nodes(diff.nodes[0], group.a),
+                _format_nodes(diff.nodes[1], group.b),
+                ", ".join(group.changes),
+            )
             for group in diff.groups
         ]
-        print_table(("kind", "A", "B", "what differs"), sides)
+        print_table(("kind", "A", "B", "what differs"), groups)
 
 
 def _describe_counts(diff: Diff, identical: bool) -> str:
@@ -165,10 +170,6 @@ def _join_changes(diff: Diff, kind: str, pattern: str) -> str:
 
 def _format_percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
-
-
-def _format_sides(diff: Diff, group: Group) -> tuple[str, str]:
-    return _format_nodes(diff.nodes[0], group.a), _format_nodes(diff.nodes[1], group.b)
 
 
 def _format_nodes(nodes: Sequence[DrawnNode], ids: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.analysis.inspection.requests import Inspect
 from ortune.cli.terminal import output
@@ -46,16 +46,10 @@ class _Options(Inspect):
     Attributes:
         tables: List nodes or regions, each with FLOPs, bytes and FLOPs per byte, or tensors: the
             biggest weights and activations. Several by comma.
-        nodes: The same as --list nodes.
-        regions: The same as --list regions.
-        tensors: The same as --list tensors.
     """
 
     _: KW_ONLY
     tables: Tables = Tables((), Option("TABLE,...", "--list"))
-    nodes: Annotated[bool, Option(hidden=True)] = False
-    regions: Annotated[bool, Option(hidden=True)] = False
-    tensors: Annotated[bool, Option(hidden=True)] = False
 
 
 @make_command(_Options)
@@ -66,7 +60,6 @@ def command(options: _Options) -> None:
     from ortune.analysis.inspection.inspect import run
 
     inspection = run(options)
-    tables = {name for name in TABLES if name in options.tables or getattr(options, name)}
     # Every field, with what nodes and regions compute from theirs.
     json_result: dict[str, object] = {
         field.name: getattr(inspection, field.name) for field in fields(inspection)
@@ -76,7 +69,8 @@ def command(options: _Options) -> None:
         json_result[name] = [
             {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
         ]
-    output.print_result(json_result, lambda: _print_inspection(inspection, tables, is_verbose()))
+    tables, verbose = options.tables, is_verbose()
+    output.print_result(json_result, lambda: _print_inspection(inspection, tables, verbose))
 
 
 def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: bool) -> None:
@@ -173,15 +167,16 @@ def _format_flop(count: float) -> str:
 
 def _describe_arithmetic(inspection: Inspection) -> str:
     facts = inspection.facts
+    unknown = f"{wording.format_count(inspection.unknown, 'node')} of unknown shape"
     if facts.flops is None:
         lower_bound = sum(node.flops or 0 for node in inspection.nodes)
-        text = f"{_format_flop(lower_bound)} a run at least: {_count_unknown(inspection.unknown)}"
+        text = f"{_format_flop(lower_bound)} a run at least: {unknown}"
     else:
         text = f"{_format_flop(facts.flops)} a run, {output.format_size(inspection.moved)} moved"
         if inspection.intensity is not None:
             text += f": {inspection.intensity:.3g} FLOP a byte"
         if inspection.unknown:
-            text += f"; {_count_unknown(inspection.unknown)} left out"
+            text += f"; {unknown} left out"
     if inspection.shapes:
         at = " ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in inspection.shapes.items())
         return f"{text}; at {at}"
@@ -304,10 +299,6 @@ def _print_tensors(inspection: Inspection) -> None:
         ]
         if rows:
             output.print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
-
-
-def _count_unknown(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'} of unknown shape"
 
 
 def _format_flops(count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,17 +68,7 @@ def print_comparison(comparison: Comparison, *, bisect: bool = False) -> None:
         print_text(f"{comparison.doubt}.")
     print_table(
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
-        [
-            (
-                wording.shorten_groups(score.metric),
-                f"{score.value:.6g}",
-                "-" if math.isnan(score.base) else f"{score.base:.6g}",
-                wording.format_bound(score),
-                score.verdict or "",
-                score.basis,
-            )
-            for score in comparison.scores
-        ],
+        list(map(wording.tabulate_score, comparison.scores)),
     )
     print_text(
         f"{wording.shorten_groups(str(comparison.budget))}{rule}, over "

@@ -192,6 +192,13 @@ def format_bound(score: Score) -> str:
     return f"at most {format_score_value(score.high)}" if math.isfinite(score.high) else NONE
 
 
+def tabulate_score(score: Score) -> tuple[str, ...]:
+    """Write metric, value, reference, bound, verdict and basis, each for a cell."""
+    reference = "-" if math.isnan(score.base) else f"{score.base:.6g}"
+    cells = (shorten_groups(score.metric), f"{score.value:.6g}", reference, format_bound(score))
+    return (*cells, str(score.verdict or ""), score.basis)
+
+
 def explain_verdict(score: Score | None) -> str:
     """Say in one sentence what a score's verdict means; empty for one that is not judged."""
     from ortune.core.trial import Verdict

@@ -37,16 +37,12 @@ _ATTEMPTS = 10  # at the header of an array
 
 @dataclass(frozen=True)
 class Column:
-    """An array that may still be in its file.
-
-    Attributes:
-        read: Returns all of it.
-        rows: Returns its rows one by one from a number on, each with a leading dimension of 1.
-    """
+    """An array that may still be in its file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    read: Callable[[], NDArray[Any]]
+    read: Callable[[], NDArray[Any]]  # returns all of it
+    # Returns its rows one by one from a number on, each with a leading dimension of 1.
     rows: Callable[[int], Iterator[NDArray[Any]]]
 
     @classmethod
@@ -71,16 +67,11 @@ class Column:
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """What is split into samples, or is one.
+    """What is split into samples, or is one."""
 
-    Attributes:
-        where: The file, line or item, for messages.
-        columns: By array name; labels and groups included.
-        first: Number of its first row in the file; None where it is the whole file.
-    """
-
-    where: str
-    columns: Mapping[str, Column]
+    where: str  # the file, line or item, for messages
+    columns: Mapping[str, Column]  # by array name; labels and groups included
+    # Number of its first row in the file; None where it is the whole file.
     first: int | None = None
 
     def cut(self, rows: range) -> Self:

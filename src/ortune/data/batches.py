@@ -19,15 +19,11 @@ from ortune.data.labels import to_plain_label
 
 @dataclass(frozen=True)
 class Unit:
-    """One row, or a whole block that is not split.
-
-    Attributes:
-        row: One row of a batch, with a leading dimension of 1.
-    """
+    """One row, or a whole block that is not split."""
 
     where: str
     tensors: dict[str, NDArray[Any]]
-    row: bool
+    row: bool  # one row of a batch, with a leading dimension of 1
     label: Any = None
     group: str | None = None
 

@@ -1,14 +1,17 @@
-"""The number that a class folder stands for: of a file, of the model's metadata, or by name."""
+"""What numbers stand for: class folders, and the letters of a model that spells (CTC)."""
 
 import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ortune.core import regular_file
+from ortune.core import hub, regular_file
 from ortune.core.errors import BadData
+from ortune.core.hub import HubFolder
 from ortune.data import arrays, sizes
 from ortune.data.checks import Note
 
@@ -121,3 +124,66 @@ def _list_spellings(name: str) -> Iterator[str]:
     yield plain
     if re.fullmatch(r"n\d{8} .*", plain):
         yield plain.split()[0]
+
+
+_DELIMITER, _UNKNOWN, _UPPER = "word_delimiter_token", "unk_token", "do_lower_case"
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """Tokens of `vocab.json` and how a folder's tokenizer joins them."""
+
+    tokens: Mapping[int, str]  # by their numbers
+    blank: int  # number of the token that stands for no letter
+    delimiter: str = "|"  # the token between words
+    unknown: str = "<unk>"  # what stands for numbers and letters that have no token
+    lowers: bool = False  # tokens are capitals, and texts are not
+
+    @property
+    def words_end(self) -> int:
+        """Number of the token between words; -1 without one."""
+        return next((n for n, token in self.tokens.items() if token == self.delimiter), -1)
+
+    def join_tokens(self, numbers: Sequence[int]) -> str:
+        """Return the text of numbers, as transformers' tokenizer decodes them."""
+        tokens = (self.tokens.get(number, self.unknown) for number in numbers)
+        text = "".join(" " if token == self.delimiter else token for token in tokens).strip()
+        return text.lower() if self.lowers else text
+
+    def number_text(self, text: str) -> list[int]:
+        """Return the numbers of a text's letters, in the case that the alphabet has."""
+        numbers = {token: number for number, token in self.tokens.items()}
+        letters = self.delimiter.join(text.split()) if self.delimiter else text
+        spelled = (
+            next((numbers[x] for x in (c, c.upper(), c.lower()) if x in numbers), None)
+            for c in letters
+        )
+        unknown = numbers.get(self.unknown, -1)
+        return [unknown if number is None else number for number in spelled]
+
+
+def read_alphabet(folder: HubFolder | None) -> Alphabet | None:
+    """Return the alphabet of a folder; None where its model does not spell, or has no letters.
+
+    Raises BadModel: a file of it cannot be read.
+    """
+    if folder is None or not folder.spells or not (folder.folder / hub.VOCABULARY).is_file():
+        return None
+    numbers: Any = hub.read_json(folder.folder / hub.VOCABULARY)
+    path = folder.folder / "tokenizer_config.json"
+    settings = hub.read_json(path) if path.is_file() else {}
+    language = numbers.get(str(settings.get("target_lang")))
+    numbers = language if isinstance(language, Mapping) else numbers  # one alphabet a language
+    tokens = {number: token for token, number in numbers.items() if type(number) is int}
+    added = settings.get("added_tokens_decoder")
+    for number, token in added.items() if isinstance(added, Mapping) else ():
+        if str(number).isdecimal() and isinstance(token, Mapping):
+            tokens.setdefault(int(number), str(token.get("content")))
+    delimiter = _read_token(settings, _DELIMITER, "|")
+    unknown = _read_token(settings, _UNKNOWN, "<unk>")
+    return Alphabet(tokens, folder.blank, delimiter, unknown, bool(settings.get(_UPPER)))
+
+
+def _read_token(settings: Mapping[str, Any], key: str, usual: str) -> str:
+    token = settings.get(key, usual)
+    return str(token.get("content") if isinstance(token, Mapping) else token or "")

@@ -23,9 +23,9 @@ from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
-from ortune.data.alphabet import read_alphabet
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
+from ortune.data.classes import read_alphabet
 from ortune.data.labels import Annotations, NamedLabels
 from ortune.data.reading import Reading, read_features
 from ortune.data.sentences import Sentences, open_sentences

@@ -20,13 +20,10 @@ from ortune.data import arrays, sizes
 
 @dataclass(frozen=True)
 class Annotations:
-    """Labels of pictures.
-
-    Attributes:
-        labels: By the picture's file name, in the order of these names.
-    """
+    """Labels of pictures."""
 
     path: Path
+    # By the picture's file name, in the order of these names.
     labels: Mapping[str, Mapping[str, Any]]
 
     def find_label(self, where: str) -> Mapping[str, Any]:

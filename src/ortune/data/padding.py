@@ -17,20 +17,13 @@ _GIVE = "name the mask: an input [batch, length] that is 1 at real positions and
 
 @dataclass(frozen=True)
 class Padding:
-    """What the samples say.
+    """What the samples say."""
 
-    Attributes:
-        mask: The input that is 1 at real positions and 0 at padded ones.
-        inputs: The other inputs that share its length, as their second dimension.
-        lengths: Longest row's real positions, one a sample.
-        widths: What the sample was padded to.
-    """
-
-    mask: str
-    inputs: tuple[str, ...]
+    mask: str  # the input that is 1 at real positions and 0 at padded ones
+    inputs: tuple[str, ...]  # the other inputs that share its length, as their second dimension
     side: Literal["right", "left"]
-    lengths: tuple[int, ...]
-    widths: tuple[int, ...]
+    lengths: tuple[int, ...]  # longest row's real positions, one a sample
+    widths: tuple[int, ...]  # what the sample was padded to
 
     @property
     def share(self) -> float:

@@ -27,17 +27,11 @@ TEXTS = LINES | texts.SUFFIXES
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source.
+    """A file of a source."""
 
-    Attributes:
-        name: Below the source's folder, with ``/``.
-        size: Bytes.
-        digest: SHA-256 in hex digits.
-    """
-
-    name: str
-    size: int
-    digest: str
+    name: str  # below the source's folder, with ``/``
+    size: int  # Bytes
+    digest: str  # SHA-256 in hex digits
     records: int
 
 

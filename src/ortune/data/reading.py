@@ -25,21 +25,13 @@ _TOP_HZ, _LINEAR_HZ, _LINEAR_MELS, _STEP = 8000.0, 1000.0, 15.0, 27.0 / np.log(6
 
 @dataclass(frozen=True)
 class LogMel:
-    """Logarithms of the energy in bands, frame by frame, as transformers gives them to Whisper.
+    """Logarithms of the energy in bands, frame by frame, as transformers gives them to Whisper."""
 
-    Attributes:
-        rate: Of the sound, in Hz.
-        length: Samples of sound that make up one answer; what is shorter is filled with silence.
-        bands: Of each frame.
-        hop: Samples from frame to frame.
-        width: Samples of a frame.
-    """
-
-    rate: int
-    length: int
-    bands: int
-    hop: int
-    width: int
+    rate: int  # of the sound, in Hz
+    length: int  # samples of sound that make up one answer; what is shorter is filled with silence
+    bands: int  # of each frame
+    hop: int  # samples from frame to frame
+    width: int  # samples of a frame
 
     def compute(self, signal: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return [bands, frames] of a signal of `length` samples."""
@@ -68,17 +60,11 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Sound as it is, or of mean 0 and variance 1, as transformers gives it to wav2vec2.
+    """Sound as it is, or of mean 0 and variance 1, as transformers gives it to wav2vec2."""
 
-    Attributes:
-        rate: Of the sound, in Hz.
-        normalizes: Mean and variance of every file are brought to 0 and 1.
-        length: Samples of sound that make up one answer; 0 for any number.
-    """
-
-    rate: int
-    normalizes: bool
-    length: int = 0
+    rate: int  # of the sound, in Hz
+    normalizes: bool  # mean and variance of every file are brought to 0 and 1
+    length: int = 0  # samples of sound that make up one answer; 0 for any number
 
     def compute(self, signal: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return [samples] of a signal."""
@@ -117,24 +103,18 @@ def read_features(settings: HubFolder | None) -> Features | None:
 
 @dataclass(frozen=True)
 class Reading:
-    """How what a source holds becomes a model's inputs.
-
-    Attributes:
-        note: Takes what a person should know.
-        pictures: Keys of ``preprocess.toml`` in the place of those beside images.
-        optional: Inputs that may be left out.
-        classes: The model's own, in the order of their numbers: folders are called by them.
-        sentences: What tokenizes rows with texts; None where the model's folder has no tokenizer.
-        features: What the model takes in the place of sound.
-    """
+    """How what a source holds becomes a model's inputs."""
 
     inputs: Sequence[TensorSpec]
-    note: Note
+    note: Note  # takes what a person should know
+    # Keys of ``preprocess.toml`` in the place of those beside images.
     pictures: Mapping[str, Any] | None = None
-    optional: Collection[str] = ()
+    optional: Collection[str] = ()  # inputs that may be left out
+    # The model's own, in the order of their numbers: folders are called by them.
     classes: Sequence[str] = ()
+    # What tokenizes rows with texts; None where the model's folder has no tokenizer.
     sentences: Sentences | None = None
-    features: Features | None = None
+    features: Features | None = None  # what the model takes in the place of sound
 
     @property
     def needed(self) -> list[TensorSpec]:

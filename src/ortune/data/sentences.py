@@ -78,12 +78,9 @@ class TextWord(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text, or a pair, as one row of its model's inputs.
+    """A text, or a pair, as one row of its model's inputs."""
 
-    Attributes:
-        texts: One, or two of a pair; of a list of words, these with blanks between them.
-    """
-
+    # One, or two of a pair; of a list of words, these with blanks between them.
     texts: tuple[str, ...]
     inputs: Tensors
     encoding: Any

@@ -34,15 +34,11 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class SourcePart:
-    """Some records of a source's files: rows of a .npz or table, lines, or files of one sample.
+    """Some records of a source's files: rows of a .npz or table, lines, or files of one sample."""
 
-    Attributes:
-        folder: Of the files; of a source that is one file, the folder that this is in.
-        slices: Files below the folder and the records that are read of each, in order; all of
-            them where there is no range.
-    """
-
-    folder: Path
+    folder: Path  # of the files; of a source that is one file, the folder that this is in
+    # Files below the folder and the records that are read of each, in order; all of them where
+    # there is no range.
     slices: tuple[tuple[str, range | None], ...]
 
 

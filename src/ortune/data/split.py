@@ -19,16 +19,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """Indices into the feeds, each in ascending order.
+    """Indices into the feeds, each in ascending order."""
 
-    Attributes:
-        calibration: What quantizers observe; into the calibration feeds where these were given.
-        search: What the search scores on.
-        final: What only finalists are scored on; the same as `search` where there are too few.
-    """
-
+    # What quantizers observe; into the calibration feeds where these were given.
     calibration: tuple[int, ...]
-    search: tuple[int, ...]
+    search: tuple[int, ...]  # what the search scores on
+    # What only finalists are scored on; the same as `search` where there are too few.
     final: tuple[int, ...]
     notes: tuple[str, ...] = ()
 

@@ -102,18 +102,7 @@ def _build_verified(comparison: Comparison) -> Page:
     if comparison.scores:
         blocks.append(Text(say.explain_verdict(comparison.scores[0])))
     heads = ("metric", "value", "reference", "bound", "verdict", "basis")
-    rows = tuple(
-        (
-            say.shorten_groups(score.metric),
-            f"{score.value:.6g}",
-            "-" if math.isnan(score.base) else f"{score.base:.6g}",
-            say.format_bound(score),
-            str(score.verdict or ""),
-            score.basis,
-        )
-        for score in comparison.scores
-    )
-    blocks.append(Table(heads, rows))
+    blocks.append(Table(heads, tuple(map(say.tabulate_score, comparison.scores))))
     simulated = comparison.simulated
     if simulated and (hit := [layer for layer in simulated.layers if layer.saturated]):
         ranked = sorted(hit, key=lambda layer: -layer.saturated / layer.outputs)[:14]

@@ -13,7 +13,7 @@ import pytest
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cuda import Cuda
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
@@ -44,19 +44,19 @@ class ScriptedPlaced(ScriptedSession):
     """Stands for a session whose provider starts and takes no node."""
 
     def get_providers(self) -> list[str]:
-        return [probe.CUDA, *super().get_providers()]
+        return [plug_in.CUDA, *super().get_providers()]
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A package that has the provider; `InferenceSession` is one of the scripted ones."""
-    listed = [probe.CUDA, "CPUExecutionProvider"]
+    listed = [plug_in.CUDA, "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: listed)
     monkeypatch.setattr(onnxruntime, "InferenceSession", ScriptedSession)
     return monkeypatch
 
 
-def probed(answer: probe.ProbedProvider) -> Any:
+def probed(answer: plug_in.ProbedProvider) -> Any:
     return lambda provider, index=0: answer
 
 
@@ -124,8 +124,8 @@ def test_without_the_package_it_says_what_to_install() -> None:
 def test_a_silent_fallback_is_an_error_that_names_the_provider_and_the_cause(
     scripted: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answer = probe.ProbedProvider("not loadable", "libcublasLt.so.13", "pip install it")
-    scripted.setattr(probe, "probe_provider", probed(answer))
+    answer = plug_in.ProbedProvider("not loadable", "libcublasLt.so.13", "pip install it")
+    scripted.setattr(plug_in, "probe_provider", probed(answer))
     for act in (lambda: Cuda().open(MODEL).__enter__(), lambda: Cuda().takes(MODEL)):
         with pytest.raises(BackendMissing) as caught:
             act()
@@ -139,7 +139,7 @@ def test_a_provider_that_takes_nothing_is_an_error(
     scripted: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted.setattr(onnxruntime, "InferenceSession", ScriptedPlaced)
-    scripted.setattr(probe, "probe_provider", probed(probe.ProbedProvider("works")))
+    scripted.setattr(plug_in, "probe_provider", probed(plug_in.ProbedProvider("works")))
     with pytest.raises(BackendMissing, match=r"CUDAExecutionProvider took none of \d+ nodes"):
         Cuda().open(MODEL).__enter__()
     with pytest.raises(BackendMissing, match="took none"):

@@ -126,7 +126,7 @@ def test_an_odd_file_is_shown_or_refused_in_words(
     assert not any(mark in out + err for mark in STEERING)
 
 
-@pytest.mark.parametrize("flag", ["--nodes", "--tensors", "--json"])
+@pytest.mark.parametrize("flag", ["--list=nodes", "--list=tensors", "--json"])
 def test_names_cannot_steer_the_terminal(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

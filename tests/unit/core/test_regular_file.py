@@ -223,7 +223,7 @@ OF_PROCESSES_WE_START += (
     "backends/runtimes/onnxruntime/trace.py",
     "measurement/worker/__main__.py",
 )
-OF_PROCESSES_WE_START += ("backends/runtimes/onnxruntime/compiled.py", "bundle/pack.py")
+OF_PROCESSES_WE_START += ("backends/runtimes/onnxruntime/engine_cache.py", "bundle/pack.py")
 OF_PROCESSES_WE_START += ("measurement/workloads/loadgen.py", "serving/load_testing/server.py")
 OF_PROCESSES_WE_START += ("serving/load_testing/clients.py",)
 WRITTEN_BEFORE = ("targets/common/plain_session.py", "targets/kserve.py", "targets/openvino.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core import hub
-from ortune.data.alphabet import Alphabet, read_alphabet
+from ortune.data.classes import Alphabet, read_alphabet
 
 TOKENS = {"<pad>": 0, "|": 1, "A": 2, "B": 3}
 

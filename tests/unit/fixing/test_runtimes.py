@@ -23,8 +23,8 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
 from ortune.backends.reference import Reference
-from ortune.backends.runtimes.onnxruntime.compiled import compile_model
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime.engine_cache import compile_model
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.runtimes.tensorrt.library import BuildOptions
 from ortune.backends.tensorrt import Tensorrt
@@ -70,7 +70,7 @@ from tests.unit.fixing.kit import (
 from tests.unit.following import Room, end_at
 from tests.unit.quantizing import model_of
 
-CHAIN: list[Any] = [(probe.CUDA, {})]
+CHAIN: list[Any] = [(plug_in.CUDA, {})]
 DISTANCE = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[2, 4] x) => (float[2, 2] y) { y = com.microsoft.CDist<metric = "euclidean">(x, x) }"""
 
@@ -82,7 +82,7 @@ def open_it(backend: Backend, path: Path) -> None:
 
 def list_cuda(room: Room, session: Any = None) -> Path:
     """Have a package that has CUDA, whose sessions are these; return a model."""
-    listed = [probe.CUDA, "CPUExecutionProvider"]
+    listed = [plug_in.CUDA, "CPUExecutionProvider"]
     room.patch.setattr(onnxruntime, "get_available_providers", lambda: listed)
     if session:
         room.patch.setattr(onnxruntime, "InferenceSession", session)
@@ -93,7 +93,7 @@ def list_cuda(room: Room, session: Any = None) -> Path:
 def a_provider_that_the_package_lacks(room: Room) -> Iterator[Pair]:
     path = save(room.folder / "m.onnx", MODEL, w=W)
     made = device_session.ort.make_session_options(1, "basic", verbose=False)
-    opened = device_session.ort.open_session(path, made, provider=probe.CUDA, chain=CHAIN)
+    opened = device_session.ort.open_session(path, made, provider=plug_in.CUDA, chain=CHAIN)
     yield opened.__enter__, lambda: open_it(Cpu(), path)
 
 
@@ -104,7 +104,7 @@ def a_provider_that_fails_to_start(room: Room) -> Iterator[Pair]:
 
     path = list_cuda(room, fail)
     made = device_session.ort.make_session_options(1, "basic", verbose=False)
-    opened = device_session.ort.open_session(path, made, provider=probe.CUDA, chain=CHAIN)
+    opened = device_session.ort.open_session(path, made, provider=plug_in.CUDA, chain=CHAIN)
 
     def leave() -> None:
         room.patch.undo()
@@ -117,7 +117,7 @@ def a_provider_that_fails_to_start(room: Room) -> Iterator[Pair]:
 def a_provider_in_whose_place_the_cpu_runs(room: Room) -> Iterator[Pair]:
     path = list_cuda(room, ScriptedSession)
     made = device_session.ort.make_session_options(1, "basic", verbose=False)
-    opened = device_session.ort.open_session(path, made, provider=probe.CUDA, chain=CHAIN)
+    opened = device_session.ort.open_session(path, made, provider=plug_in.CUDA, chain=CHAIN)
 
     def leave() -> None:
         room.patch.undo()
@@ -129,7 +129,7 @@ def a_provider_in_whose_place_the_cpu_runs(room: Room) -> Iterator[Pair]:
 @follow("backends/runtimes/onnxruntime/session:open_session#5", "--on cpu")
 def a_provider_that_takes_no_node_of_it(room: Room) -> Iterator[Pair]:
     path = list_cuda(room, ScriptedPlaced)
-    room.patch.setattr(probe, "probe_provider", probed(probe.ProbedProvider("works")))
+    room.patch.setattr(plug_in, "probe_provider", probed(plug_in.ProbedProvider("works")))
 
     def leave() -> None:
         room.patch.undo()
@@ -187,7 +187,7 @@ def shapes_that_a_cuda_graph_does_not_take(room: Room) -> Iterator[Pair]:
     yield opened.__enter__, fix
 
 
-@follow("backends/runtimes/onnxruntime/compiled:compile_model#2", "--compiled")
+@follow("backends/runtimes/onnxruntime/engine_cache:compile_model#2", "--compiled")
 def a_provider_that_compiles_nothing(room: Room) -> Iterator[Pair]:
     path = save(room.folder / "m.onnx", MODEL, w=W)
     made = onnxruntime.SessionOptions()
@@ -197,7 +197,7 @@ def a_provider_that_compiles_nothing(room: Room) -> Iterator[Pair]:
     )
 
 
-@follow("backends/runtimes/onnxruntime/compiled:compile_model", "--compiled")
+@follow("backends/runtimes/onnxruntime/engine_cache:compile_model", "--compiled")
 def a_compiler_that_fails(room: Room) -> Iterator[Pair]:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no")

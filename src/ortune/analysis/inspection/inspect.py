@@ -23,10 +23,9 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.synthetic import load_or_generate_feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis import node_costs
-from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.dataflow import Origin, divide_into_regions
 from ortune.graph.analysis.facts import weight_values
 from ortune.graph.analysis.precision import Saturable, list_saturable_layers
-from ortune.graph.analysis.regions import divide_into_regions
 from ortune.graph.diff import compare
 from ortune.graph.diff.result import Diff
 from ortune.graph.io import file, names

@@ -24,9 +24,8 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import synthetic
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
-from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.dataflow import Origin, Regions, divide_into_regions
 from ortune.graph.analysis.node_costs import node_flops
-from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import dtype_name

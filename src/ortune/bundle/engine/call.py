@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.batching import Batcher, Statistics, TimedAnswer
+from ortune.bundle.engine.batching import Answer, Batcher, Joint, Statistics, TimedAnswer
 from ortune.bundle.engine.instances import Instances, Serving, flushes_denormals
-from ortune.bundle.engine.joining import Answer, Joint
 from ortune.bundle.engine.manifest import PREPROCESS, Manifest, Signature
 from ortune.core import preprocess, wording
 from ortune.core.backend import Backend

@@ -46,25 +46,19 @@ _FOR = {"cpu": "on='cpu'", "gpu": "on='cuda' or on='tensorrt'", "npu": "on='open
 
 @dataclass(frozen=True)
 class Serving:
-    """How an engine shares the CPUs among sessions, and requests among runs.
+    """How an engine shares the CPUs among sessions, and requests among runs."""
 
-    Attributes:
-        instances: Sessions of every model.
-        max_batch: Rows that are computed together at most; 1 joins nothing, 0 leaves it to
-            `settle_batches`.
-        max_delay_us: Microseconds that a request waits for others to be joined with.
-        preferred: Rows that are enough for a batch to wait no longer.
-        max_queue: Requests that wait at most.
-        threads: Of each instance; 0 leaves those of the backend.
-        devices: Of each instance, such as ``gpu0``; none leaves them to the backend.
-    """
-
-    instances: Annotated[int, Bounds(1, 1024)] = 1
+    instances: Annotated[int, Bounds(1, 1024)] = 1  # sessions of every model
+    # Rows that are computed together at most; 1 joins nothing, 0 leaves it to `settle_batches`.
     max_batch: Annotated[int, Bounds(0, MOST_ROWS)] = MAX_BATCH
+    # Microseconds that a request waits for others to be joined with.
     max_delay_us: Annotated[int, Bounds(high=10_000_000)] = 0
+    # Rows that are enough for a batch to wait no longer.
     preferred: Annotated[tuple[int, ...], stored.items(stored.integer(1, MOST_ROWS), 64)] = ()
-    max_queue: int = MAX_QUEUE
+    max_queue: int = MAX_QUEUE  # requests that wait at most
+    # Of each instance; 0 leaves those of the backend.
     threads: Annotated[int, Bounds(high=1_000_000)] = 0
+    # Of each instance, such as ``gpu0``; none leaves them to the backend.
     devices: tuple[str, ...] = ()
 
     @property

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
+from ortune.backends.runtimes.onnxruntime.engine_cache import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.archive import require_inside, verify_signature
 from ortune.bundle.engine.call import Call, attach_pictures

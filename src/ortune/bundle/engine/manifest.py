@@ -76,77 +76,54 @@ class Golden:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What of a plan depends on the CPU's instruction set.
+    """What of a plan depends on the CPU's instruction set."""
 
-    Attributes:
-        integers: Layers that multiply 8-bit integers; 0 in bundles that do not record it.
-        risky: Of these, layers whose sums can saturate on x86 without VNNI.
-        halves: 16-bit formats that the plan computes in: float16, bfloat16.
-        instructions: Instruction sets of the machine that the answers were verified on, in Linux'
-            spelling.
-    """
-
-    integers: int = 0
-    risky: int = 0
-    halves: tuple[str, ...] = ()
+    integers: int = 0  # layers that multiply 8-bit integers; 0 in bundles that do not record it
+    risky: int = 0  # of these, layers whose sums can saturate on x86 without VNNI
+    halves: tuple[str, ...] = ()  # 16-bit formats that the plan computes in: float16, bfloat16
+    # Instruction sets of the machine that the answers were verified on, in Linux' spelling.
     instructions: tuple[str, ...] = ()
     system: str = ""
 
 
 @dataclass(frozen=True)
 class PackedPlan:
-    """One plan of a bundle: what it runs with, and what says so.
+    """One plan of a bundle: what it runs with, and what says so."""
 
-    Attributes:
-        key: The trial's, by which the evidence names it; empty in bundles of format 1.
-        models: Model name -> member of the tuned model.
-        golden: Model name -> its golden samples: inputs of all plans, answers of its own.
-        ratio: Latency over the original's with the ends of its interval; None where none was
-            confirmed.
-        arithmetic: What of it depends on the instruction set.
-        custom_ops: Those of the bundle's libraries that its settings name.
-    """
-
-    key: str
+    key: str  # the trial's, by which the evidence names it; empty in bundles of format 1
     plan: str
     backend: str
-    models: Mapping[str, str]
+    models: Mapping[str, str]  # model name -> member of the tuned model
     settings: str
     recipe: str
+    # Model name -> its golden samples: inputs of all plans, answers of its own.
     golden: Mapping[str, Golden]
+    # Latency over the original's with the ends of its interval; None where none was confirmed.
     ratio: tuple[float, float, float] | None = None
-    arithmetic: Arithmetic = Arithmetic()
-    custom_ops: tuple[str, ...] = ()
+    arithmetic: Arithmetic = Arithmetic()  # what of it depends on the instruction set
+    custom_ops: tuple[str, ...] = ()  # those of the bundle's libraries that its settings name
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything needed to open a bundle; model names are keys throughout.
-
-    Attributes:
-        plans: The packed plans, the one to run first; a bundle of format 1 has one.
-        fallback: Model name -> member of the plain original.
-        versions: Distribution -> version that the evidence was taken with.
-        members: Every other member of the zip.
-        workload: What the plans were chosen for, as spelled.
-        custom_ops: Libraries of operators: members of the zip, or Python modules by name. Code,
-            which is loaded only when the caller allows it.
-        licence: Of the models, as an SPDX expression; empty where nobody said.
-        provenance: Where the bundle comes from: digests of original and data, the commit of
-            ortune, and which member says what was measured.
-    """
+    """Everything needed to open a bundle; model names are keys throughout."""
 
     format: int
     ortune: str
+    # The packed plans, the one to run first; a bundle of format 1 has one.
     plans: tuple[PackedPlan, ...]
-    fallback: Mapping[str, str]
+    fallback: Mapping[str, str]  # model name -> member of the plain original
     signatures: Mapping[str, Signature]
-    versions: Mapping[str, str]
+    versions: Mapping[str, str]  # distribution -> version that the evidence was taken with
     machine: Mapping[str, str]
-    members: Mapping[str, Member]
-    workload: str = "latency"
+    members: Mapping[str, Member]  # every other member of the zip
+    workload: str = "latency"  # what the plans were chosen for, as spelled
+    # Libraries of operators: members of the zip, or Python modules by name. Code, which is loaded
+    # only when the caller allows it.
     custom_ops: tuple[str, ...] = ()
-    licence: str = ""
+    licence: str = ""  # of the models, as an SPDX expression; empty where nobody said
+    # Where the bundle comes from: digests of original and data, the commit of ortune, and which
+    # member says what was measured.
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     @property

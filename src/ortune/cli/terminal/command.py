@@ -44,6 +44,10 @@ RETIRED: Mapping[str, str] = {
     "optimize --no-warm-start": _AFRESH,
     "optimize --policy": "leave it out: every search is adaptive",
     "pack --with": "write `ortune pack RUN -o OUT --plan winner,KEY`",
+    "bench --wide": "write -v",
+    "inspect --nodes": "write --list nodes",
+    "inspect --regions": "write --list regions",
+    "inspect --tensors": "write --list tensors",
     "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.

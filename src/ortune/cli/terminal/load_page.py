@@ -19,11 +19,11 @@ def build_load_page(result: LoadTestResult) -> Page:
     rows, most = result.rows, result.most
     pills = [Pill("no right answer came", "bad")] if most is None else []
     if result.slo:
-        kept = result.kept is not None
-        pills.append(Pill(f"{result.slo}: {'kept' if kept else 'not kept'}", _judge(kept)))
+        kept = ("not kept", "bad") if result.kept is None else ("kept", "good")
+        pills.append(Pill(f"{result.slo}: {kept[0]}", kept[1]))
     if result.checked is not None:
         wrong = result.checked.wrong
-        pills.append(Pill(f"{wrong:,} wrong answers", _judge(not wrong)))
+        pills.append(Pill(f"{wrong:,} wrong answers", "bad" if wrong else "good"))
     judged = result.judgement
     noisy = Pill("machine too noisy", "bad")
     pills.append(noisy if judged.too_noisy else count_disturbances(judged.advice))
@@ -96,10 +96,6 @@ def build_goal_page(result: GoalResult) -> Page:
     remarks = [Text(text) for text in (result.verdict, *result.notes)]
     part = Part("goal", (*tried, Heading("In words"), *remarks))
     return f"{Path(result.bundle).name}: {result.goal}", (summarize(pills, tiles), part)
-
-
-def _judge(good: bool) -> str:
-    return "good" if good else "bad"
 
 
 def _name_level(level: Mapping[str, Any]) -> str:

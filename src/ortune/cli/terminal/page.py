@@ -28,7 +28,7 @@ class PageOptions(Request):
 def require_page(options: PageOptions) -> None:
     """Refuse a page that cannot be written, before the time is spent."""
     if options.page is not None:
-        check_page_file(options.page, _may_replace(options))
+        check_page_file(options.page, getattr(options, "force", False))
 
 
 def save_page(options: PageOptions, page: Page) -> None:
@@ -36,7 +36,7 @@ def save_page(options: PageOptions, page: Page) -> None:
     from ortune.reporting.results import write_result_page
 
     if options.page is not None:
-        write_result_page(page, options.page, _may_replace(options))
+        write_result_page(page, options.page, getattr(options, "force", False))
 
 
 def save_result_page(options: PageOptions, result: Result, title: str = "") -> None:
@@ -46,7 +46,3 @@ def save_result_page(options: PageOptions, result: Result, title: str = "") -> N
 
         name, parts = build_result_parts(result)
         save_page(options, (title or name, parts))
-
-
-def _may_replace(options: PageOptions) -> bool:
-    return bool(getattr(options, "force", False))

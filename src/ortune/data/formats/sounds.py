@@ -43,43 +43,31 @@ _RATES, _FRAMES = Bounds(high=10_000_000), Bounds()
 
 @dataclass(frozen=True)
 class Sound:
-    """How a file of sound becomes tensors.
+    """How a file of sound becomes tensors."""
 
-    Attributes:
-        input: The input that takes the signal; empty for the only one.
-        rate: That the model takes, in Hz; 0 takes that of the files, which must be one.
-        resample: Bring files of another rate to it; without, they are refused.
-        rate_input: The input that takes the rate as a number; empty for none.
-        channels: ``mean`` of all, the ``first`` alone, or all (``each``), [channels, length];
-            empty takes ``each`` where the model's shape has their number, else ``mean``.
-        length: Of a chunk, in frames; 0 takes the model's fixed length, else the whole file.
-        step: From chunk to chunk; 0 for chunks side by side.
-        tail: What is left over is filled up with silence (``pad``) or left out (``drop``).
-    """
-
-    input: str = ""
+    input: str = ""  # the input that takes the signal; empty for the only one
+    # That the model takes, in Hz; 0 takes that of the files, which must be one.
     rate: Annotated[int, _RATES] = 0
-    resample: bool = False
-    rate_input: str = ""
+    resample: bool = False  # bring files of another rate to it; without, they are refused
+    rate_input: str = ""  # the input that takes the rate as a number; empty for none
+    # ``mean`` of all, the ``first`` alone, or all (``each``), [channels, length]; empty takes
+    # ``each`` where the model's shape has their number, else ``mean``.
     channels: Literal["", "mean", "first", "each"] = ""
+    # Of a chunk, in frames; 0 takes the model's fixed length, else the whole file.
     length: Annotated[int, _FRAMES] = 0
-    step: Annotated[int, _FRAMES] = 0
+    step: Annotated[int, _FRAMES] = 0  # from chunk to chunk; 0 for chunks side by side
+    # What is left over is filled up with silence (``pad``) or left out (``drop``).
     tail: Literal["pad", "drop"] = "pad"
 
 
 @dataclass(frozen=True)
 class Wav:
-    """A RIFF/WAVE file of 8, 16, 24 or 32 bit PCM or 32 bit float, read where it lies.
-
-    Attributes:
-        rate: Frames a second.
-        kind: libsndfile's name of its values, such as ``PCM_16``.
-    """
+    """A RIFF/WAVE file of 8, 16, 24 or 32 bit PCM or 32 bit float, read where it lies."""
 
     path: Path
-    rate: int
+    rate: int  # frames a second
     channels: int
-    kind: str
+    kind: str  # libsndfile's name of its values, such as ``PCM_16``
     frames: int
 
     def read(self, start: int, stop: int, dtype: str = "float32") -> NDArray[Any]:

@@ -22,19 +22,12 @@ _FIX = "give a decoder that takes past_key_values.* and gives present.*"
 
 @dataclass(frozen=True)
 class AnswerRules:
-    """Which tokens an answer may have; by default all.
+    """Which tokens an answer may have; by default all."""
 
-    Attributes:
-        ends: Those that end it.
-        forced: For each of its first tokens those that it is one of.
-        banned: Those that it never has behind these.
-        banned_first: Those that do not follow the forced ones.
-    """
-
-    ends: frozenset[int] = frozenset()
-    forced: tuple[frozenset[int], ...] = ()
-    banned: frozenset[int] = frozenset()
-    banned_first: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()  # those that end it
+    forced: tuple[frozenset[int], ...] = ()  # for each of its first tokens those that it is one of
+    banned: frozenset[int] = frozenset()  # those that it never has behind these
+    banned_first: frozenset[int] = frozenset()  # those that do not follow the forced ones
 
     @classmethod
     def read_folder(cls, settings: HubFolder) -> Self:

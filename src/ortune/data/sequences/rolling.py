@@ -208,14 +208,11 @@ Run = Callable[[Tensors], Mapping[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Rolling:
-    """How states are rolled.
-
-    Attributes:
-        shapes: Of states at the first step, where given.
-    """
+    """How states are rolled."""
 
     inputs: tuple[TensorSpec, ...]
     pairs: tuple[StatePair, ...]
+    # Of states at the first step, where given.
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

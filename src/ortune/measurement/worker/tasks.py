@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
+from ortune.backends.runtimes.onnxruntime.engine_cache import CompilingBackend
 from ortune.backends.runtimes.onnxruntime.session import list_device_kinds, list_providers
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording

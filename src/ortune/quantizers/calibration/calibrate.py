@@ -51,19 +51,13 @@ RANGES = "ranges.json"
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """What `calibrate_groups` found.
+    """What `calibrate_groups` found."""
 
-    Attributes:
-        ranges: One mapping a group of samples, in the order given.
-        seconds: Wall time; 0 when every answer was known before.
-        parts: Worker runs that the probes were split into to stay within the memory.
-    """
-
-    ranges: tuple[Ranges, ...]
+    ranges: tuple[Ranges, ...]  # one mapping a group of samples, in the order given
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time; 0 when every answer was known before
     peak_rss: int = 0
-    parts: int = 0
+    parts: int = 0  # worker runs that the probes were split into to stay within the memory
 
 
 def compute_ranges(

@@ -10,9 +10,8 @@ import onnx_ir as ir
 from ortune.core import wording as say
 from ortune.core.session import Recorded
 from ortune.core.study import Study
-from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.dataflow import Origin, divide_into_regions
 from ortune.graph.analysis.precision import map_precisions
-from ortune.graph.analysis.regions import divide_into_regions
 from ortune.graph.diff.compare import diff_models
 from ortune.graph.diff.result import Diff, DrawnNode
 from ortune.graph.io import file

@@ -15,7 +15,7 @@ from ortune.core.session import Tensors
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive
-from ortune.data.alphabet import read_alphabet
+from ortune.data.classes import read_alphabet
 from ortune.data.sequences.rolling import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import compute_score

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ortune.bundle.engine import archive, joining
+from ortune.bundle.engine import archive, batching
 from ortune.bundle.engine.archive import signature_of
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load_engine
@@ -210,13 +210,6 @@ class GoalResult(TableResult):
             "out": self.out,
         }
 
-    def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row for each of the settings tried."""
-        return [
-            {"settings": row.settings, "ratio": row.ratio, "pairs": row.pairs}
-            for row in self.tried
-        ]
-
 
 class Search:
     """One search within some seconds, some kept back to confirm; servers and clock are given."""
@@ -386,7 +379,7 @@ def search_settings(request: LoadTest) -> GoalResult:
             name = request.model.partition("/")[0]
             call = engine[name if name in engine.models else engine.models[0]]
             threads = engine.backend.threads or effective_cpus()
-            joins = joining.has_free_batch(call.signature)
+            joins = batching.has_free_batch(call.signature)
         space = descent.ServingSpace(
             max(1, effective_cpus() // request.processes), threads, joins, limit_us
         )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -150,10 +150,6 @@ class Listening:
         names = ", ".join(self.models) or "no model"
         where = [self.http, f"grpc {self.grpc}" if self.grpc else None]
         return f"serving {names} on {' and '.join(filter(None, where))}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as a mapping."""
-        return asdict(self)
 
 
 Ready: TypeAlias = Callable[[Listening], None]

@@ -295,7 +295,7 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
         "ortune.analysis.benchmark.bench.run", lambda given: asked.update(vars(given)) or answer
     )
     words = ["--on", "cpu", "--on", "openvino", "--threads", "1,2", "--batch", "1, 8"]
-    more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "--wide"]
+    more = ["--levels", "basic,all", "--workload", "throughput", "--self-check", "-v"]
     assert main(["bench", str(model), *words, *more]) == 1
     assert tuple(asked["on"]) == ("cpu", "openvino") and asked["threads"] == (1, 2)
     assert asked["batch"] == (1, 8) and asked["levels"] == ("basic", "all")

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
-from ortune.bundle.engine.batching import Batcher, QueuedRequest, QueueFull, WaitingRequests
-from ortune.bundle.engine.joining import Joint
+from ortune.bundle.engine.batching import Batcher, Joint, QueuedRequest, QueueFull, WaitingRequests
 from ortune.core.errors import OrtuneError
 
 Made = Callable[..., Batcher]

@@ -9,7 +9,7 @@ from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
-from ortune.bundle.engine.joining import Joint, has_free_batch
+from ortune.bundle.engine.batching import Joint, has_free_batch
 from ortune.bundle.engine.manifest import Signature
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec

@@ -13,8 +13,7 @@ import pytest
 from ortune.analysis.profiling.profile import load_labelled_model
 from ortune.backends.runtimes.onnxruntime import trace
 from ortune.core.session import Executed, Recorded
-from ortune.graph.analysis.dataflow import Origin
-from ortune.graph.analysis.regions import divide_into_regions
+from ortune.graph.analysis.dataflow import Origin, divide_into_regions
 from ortune.graph.io import names
 from ortune.graph.ir import edit
 from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage

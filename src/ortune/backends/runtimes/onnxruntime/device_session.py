@@ -11,12 +11,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime import messages
+from ortune.backends.runtimes.onnxruntime import messages, trace
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
-from ortune.core.session import Tensors
+from ortune.core.session import Recording, Tensors
 
 T = TypeVar("T")
 
@@ -191,6 +191,24 @@ def open_device_session(
             yield opened
 
 
+@contextmanager
+def open_device_recording(
+    path: Path,
+    session_options: Any,
+    folder: Path,
+    chain: Sequence[Provider],
+    index: int,
+    *,
+    verbose: bool,
+) -> Iterator[Recording]:
+    """Open a session on the first provider of a chain with the profiler on, as `enter_session`."""
+    provider = chain[0][0]
+    plug_in.preload_libraries(provider)
+    opening = trace.open_recording(path, session_options, folder, provider=provider, chain=chain)
+    with ExitStack() as stack:
+        yield enter_session(stack, opening, provider, index, verbose=verbose)
+
+
 def enter_session(
     stack: ExitStack,
     opening: AbstractContextManager[T],
@@ -216,7 +234,7 @@ def enter_session(
     except (BackendMissing, BadModel) as error:
         if isinstance(error, BadModel) and _CAPTURE in error.what:
             raise
-        probed = probe.probe_provider(provider, index)
+        probed = plug_in.probe_provider(provider, index)
         if probed.state != "works":
             reason = log.reason or probed.reason
             message = f"{provider} does not start ({probed.state}): {reason}"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.backends.runtimes.onnxruntime import checks as op_libraries
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, summarize_error
 from ortune.core.facts import NEWEST_IR, NEWEST_OPSET

@@ -171,24 +171,16 @@ _FIX = "leave this backend out with --on cpu"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How an engine is built.
+    """How an engine is built."""
 
-    Attributes:
-        device: Number of the device; the engine runs on devices like it.
-        profiles: Ranges of inputs, as `ortune.backends.runtimes.tensorrt.profiles` spells them.
-        workspace_mb: Most device memory for a layer's intermediate results; 0 takes all.
-        level: How long the builder searches, 0 to 5.
-        tf32: Let float32 products round their factors to 10 bits.
-        plugins: Shared libraries with plug-ins.
-        timing_cache: Folder for kernels' times of earlier builds, a file a version and device.
-    """
-
-    device: int = 0
+    device: int = 0  # number of the device; the engine runs on devices like it
+    # Ranges of inputs, as `ortune.backends.runtimes.tensorrt.profiles` spells them.
     profiles: tuple[str, ...] = ()
-    workspace_mb: int = 0
-    level: int = 3
-    tf32: bool = False
-    plugins: tuple[str, ...] = ()
+    workspace_mb: int = 0  # most device memory for a layer's intermediate results; 0 takes all
+    level: int = 3  # how long the builder searches, 0 to 5
+    tf32: bool = False  # let float32 products round their factors to 10 bits
+    plugins: tuple[str, ...] = ()  # shared libraries with plug-ins
+    # Folder for kernels' times of earlier builds, a file a version and device.
     timing_cache: Path | None = None
 
 

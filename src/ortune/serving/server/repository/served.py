@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.bundle.engine.batching import QueueFull, TimedAnswer
+from ortune.bundle.engine.batching import QueueFull, TimedAnswer, has_free_batch
 from ortune.bundle.engine.call import Call, PictureInput
-from ortune.bundle.engine.joining import has_free_batch
 from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus

@@ -13,7 +13,7 @@ from tests.unit import studies
 from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime.compiled import (
+from ortune.backends.runtimes.onnxruntime.engine_cache import (
     CompiledNode,
     CompilingBackend,
     compile_model,

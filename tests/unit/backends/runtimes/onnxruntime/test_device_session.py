@@ -11,7 +11,7 @@ import pytest
 
 from ortune.backends.runtimes.onnxruntime import device_session
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.session import DeviceTimed
 
@@ -136,9 +136,9 @@ def test_a_provider_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Stock onnxruntime drops a provider that it does not have, and runs on the CPU."""
     path = write(tmp_path, FIXED)
     made = ort.make_session_options(1, "basic", verbose=False)
-    chain = [(probe.CUDA, {"device_id": "0"})]
+    chain = [(plug_in.CUDA, {"device_id": "0"})]
     with pytest.raises((BackendMissing, BadModel), match="CUDAExecutionProvider") as caught:
         device_session.open_device_session(path, made, chain, device="cuda").__enter__()
     assert isinstance(caught.value, BackendMissing)
     assert len(str(caught.value).splitlines()) == 2
-    assert probe.probe_provider(probe.CUDA).state == "not installed"
+    assert plug_in.probe_provider(plug_in.CUDA).state == "not installed"
