@@ -341,9 +341,8 @@ def format_integer_use(use: IntegerUse) -> str:
     text = f"{inside} of {format_count(use.layers, 'layer')} with integers run in integers"
     if use.in_float:
         slowest = sorted(use.in_float, key=lambda name: -use.in_float[name])
-        more = f" and {len(slowest) - _NAMED} more" if len(slowest) > _NAMED else ""
         spent = format_milliseconds(sum(use.in_float.values()))
-        text += f"; {len(slowest)} in float, {spent} ms: {', '.join(slowest[:_NAMED])}{more}"
+        text += f"; {len(slowest)} in float, {spent} ms: {join_names(slowest, _NAMED)}"
     if use.beside:
         parts = (f"{op} {format_milliseconds(ns)} ms" for op, ns in use.beside.items())
         text += f"; conversions beside them: {', '.join(parts)}"

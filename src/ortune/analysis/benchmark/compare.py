@@ -9,8 +9,6 @@ list), ``environment``; beside ``rows``: ``machine`` and ``versions``, objects o
 ``judgement``, an object with ``too_noisy``.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from ortune.analysis.benchmark.requests import Compare
 from ortune.core import regular_file
@@ -229,7 +227,7 @@ class _Estimate:
     df: float
 
     @classmethod
-    def from_pairs(cls, pairs: Sequence[Pair]) -> _Estimate:
+    def from_pairs(cls, pairs: Sequence[Pair]) -> Self:
         middle, variance, df, n = stats.pair_spread(pairs)
         return cls(middle, variance / n, df)
 

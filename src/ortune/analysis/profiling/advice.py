@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortune.analysis.benchmark.bench import race_contestants
+from ortune.analysis.profiling.profile import find_matrix
 from ortune.analysis.profiling.roofline import (
     KernelRoofline,
     Roofs,
@@ -94,17 +95,6 @@ def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> tuple[
     return before - after, len(after - before)
 
 
-def _is_constant_matrix(value: ir.Value | None) -> bool:
-    """Whether a value is constant and of two dimensions or more; also behind a DQ."""
-    if value is None:
-        return False
-    source = value.producer()
-    if source is not None and source.op_type == "DequantizeLinear":
-        value = source.inputs[0]
-    tensor = None if value is None else value.const_value
-    return tensor is not None and len(tensor.shape) >= 2
-
-
 def list_attention_nodes(model: ir.Model) -> Iterator[frozenset[str]]:
     """Yield the nodes of every softmax between two products, with what scales and masks."""
     for node in edit.walk_nodes(model):
@@ -179,7 +169,7 @@ def suggest_quantization(
             for node in edit.walk_nodes(model)
             if node.op_type in op_types
             and node.name
-            and any(map(_is_constant_matrix, node.inputs[1:]))
+            and any(find_matrix(value) is not None for value in node.inputs[1:])
         )
         layers = [
             item

@@ -259,13 +259,18 @@ def find_packed_weights(
         if origin.nodes[name].op_type not in _WEIGHTED:
             continue
         for value in origin.nodes[name].inputs[1:]:
-            source = None if value is None else value.producer()
-            if source is not None and source.op_type == "DequantizeLinear":
-                value = source.inputs[0]
-            tensor = None if value is None else value.const_value
-            if tensor is not None and len(tensor.shape) >= 2:
+            if (tensor := find_matrix(value)) is not None:
                 shape = tuple(tensor.shape.numpy())
                 yield Operand(dtype_name(tensor.dtype), shape, tensor.nbytes, constant=True)
+
+
+def find_matrix(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return a constant of two dimensions or more, also from behind a DequantizeLinear."""
+    source = None if value is None else value.producer()
+    if source is not None and source.op_type == "DequantizeLinear":
+        value = source.inputs[0]
+    tensor = None if value is None else value.const_value
+    return tensor if tensor is not None and len(tensor.shape) >= 2 else None
 
 
 def _count_flops(

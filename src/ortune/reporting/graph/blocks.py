@@ -128,7 +128,8 @@ def plot_layers(sides: Sides) -> Chart | None:
     steps = [step for step in ranked if _change_ms(step)][:_MOST]
     if not steps:
         return None
-    labels = [_name_layer(step) for step in steps]
+    named = [step.original if step.original.nodes else step.winner for step in steps]
+    labels = [say.join_names(side.nodes, 1) for side in named]
     rows = [
         {"row": row, "side": side, "ms": ms, "label": label}
         for row, (step, label) in enumerate(zip(steps, labels, strict=True))
@@ -167,8 +168,3 @@ def _list_ms(step: Counterpart) -> tuple[float, float]:
 def _change_ms(step: Counterpart) -> float:
     before, after = _list_ms(step)
     return after - before
-
-
-def _name_layer(step: Counterpart) -> str:
-    side = step.original if step.original.nodes else step.winner
-    return side.nodes[0] + (f" and {len(side.nodes) - 1} more" if len(side.nodes) > 1 else "")

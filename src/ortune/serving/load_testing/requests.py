@@ -1,12 +1,10 @@
 """What `loadtest` is asked for: the request, a server's address, a limit on the latency."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from ortune.core.errors import BadSettings
@@ -32,7 +30,7 @@ class ServerUrl:
     tls: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> ServerUrl:
+    def parse(cls, text: str) -> Self:
         """Read an address. Raises BadSettings: it is none."""
         try:
             parts = urlsplit(text)
@@ -70,7 +68,7 @@ class PercentileLimit:
     limit_ns: float
 
     @classmethod
-    def parse(cls, text: str) -> PercentileLimit:
+    def parse(cls, text: str) -> Self:
         """Read a limit such as ``p99<=20ms``. Raises BadSettings: it is none."""
         match = _LIMIT.fullmatch(text.strip())
         if match is None or not 50 <= float(match[1]) < 100 or not float(match[2]):
