@@ -19,13 +19,7 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.common import layers
-from ortune.quantizers.common.nodes import (
-    add_constants,
-    discard_upstream,
-    make_dequantize,
-    select_nodes,
-)
+from ortune.quantizers.common import layers, nodes
 
 _OBSERVER = catalog.load_plugin(Observer, "min-max")()
 
@@ -99,14 +93,14 @@ class Fp8(Quantizer):
             layer.node.replace_input_with(0, writer.quantize_activation(layer, np.float32(step)))
             layer.node.replace_input_with(1, writer.quantize_weight(layer))
         for layer in active:
-            discard_upstream(layer.weight)
+            nodes.discard_upstream(layer.weight)
         if len(candidates) > len(active):
             unused = wording.format_count(len(candidates) - len(active), "layer")
             edit.add_note(model, f"{unused} only ever saw zeros: left alone")
         return len(active)
 
     def _find_layers(self, model: ir.Model) -> Iterator[layers.Layer]:
-        among = select_nodes(model, self.include, self.exclude)
+        among = nodes.select_nodes(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
             for layer in layers.find_layers(graph, self.ops):
                 large = min(layer.shape[-2:]) >= self.min_side
@@ -136,7 +130,7 @@ class _Writer:
             grid = [scale, self._zero]
             q = self._editor.make_node("QuantizeLinear", [layer.x, *grid], name=f"{name}_q")
             q.outputs[0].shape, q.outputs[0].dtype = layer.x.shape, ir.DataType.FLOAT8E4M3FN
-            dq = make_dequantize(self._editor, name, [q.outputs[0], *grid])
+            dq = nodes.make_dequantize(self._editor, name, [q.outputs[0], *grid])
             edit.insert_before(layer.node, q, dq)
             self._pairs[key] = dq.outputs[0]
         return self._pairs[key]
@@ -148,8 +142,10 @@ class _Writer:
             array = layer.read_weight()
             steps = compute_weight_steps(array, axis)
             values = to_float8(array, steps, layer.axis)
-            self._weights[key] = add_constants(self._editor, stem, float8=values, scale=steps)
-        dq = make_dequantize(self._editor, stem, self._weights[key], axis)
+            self._weights[key] = nodes.add_constants(
+                self._editor, stem, float8=values, scale=steps
+            )
+        dq = nodes.make_dequantize(self._editor, stem, self._weights[key], axis)
         edit.insert_before(layer.node, dq)
         return dq.outputs[0]
 

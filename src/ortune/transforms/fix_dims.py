@@ -10,7 +10,7 @@ from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import shape_of
 from ortune.graph.shapes.infer import infer_shapes
-from ortune.transforms.common.dims.samples import (
+from ortune.transforms.common.dims import (
     CutSamples,
     find_dims,
     list_required_inputs,

@@ -1,14 +1,15 @@
 """Put a BatchNormalization into the weights of the layer before it or the Conv behind it."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import find_consumer, find_producer, nodes_of
-from ortune.graph.shapes.infer import infer_shapes
+from ortune.graph.ir import edit
+from ortune.graph.ir.match import find_consumer, find_producer
+from ortune.transforms.common.formulas.formula import at_each
 from ortune.transforms.common.layers.affine import (
     OPS,
     UNCHANGED,
@@ -47,16 +48,13 @@ class FuseBatchNorm(Transform):
     consumes = (("BatchNormalization",), OPS)
 
     def apply(self, model: ir.Model) -> int:
-        infer_shapes(model)
         absorber = Absorber(edit.Editor(model.graph))
-        norms = nodes_of(model, "BatchNormalization")
-        count = sum(_fuse_norm(model, norm, absorber) for norm in norms)
-        if count:
-            prune.drop_dead(model)
-        return count
+        return at_each(model, partial(_fuse_norm, absorber), "BatchNormalization")
 
 
-def _fuse_norm(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
+def _fuse_norm(
+    absorber: Absorber, model: ir.Model, norm: ir.Node, editor: edit.Editor
+) -> int | str:
     opset = model.opset_imports.get("", 0)
     preceding = _find_preceding_layer(norm, opset)
     after = as_foldable_layer(find_consumer(norm.outputs[0], "Conv", "ConvTranspose"))
@@ -64,8 +62,7 @@ def _fuse_norm(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
         return 0
     line = of_batch_norm(norm, opset)
     if isinstance(line, str):
-        edit.note_refusal(model, norm, line)
-        return 0
+        return line
     why: str | None = "something else reads what is between"
     if preceding is not None and all(
         edit.has_single_use(n.outputs[0]) for n in (preceding[0].node, *preceding[1])
@@ -74,10 +71,7 @@ def _fuse_norm(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
         why = absorber.absorb_output_affine(before, affine.compose_with(line), [*chain, norm])
     elif after is not None and after.node.graph is norm.graph and norm.inputs[0] is not None:
         why = absorber.absorb_input_affine(after, line, norm.inputs[0])
-    if why:
-        edit.note_refusal(model, norm, why)
-        return 0
-    return 1
+    return why or 1
 
 
 def _find_preceding_layer(

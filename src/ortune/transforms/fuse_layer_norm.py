@@ -8,20 +8,7 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, match
-from ortune.transforms.common.formulas.formula import (
-    INCOMPLETE,
-    Deviation,
-    Root,
-    ScaleAndShift,
-    TrailingAxes,
-    at_each,
-    find_quotient,
-    find_roots,
-    match_deviation,
-    replace_by_norm,
-    require_trailing_axes,
-    scale_and_shift,
-)
+from ortune.transforms.common.formulas import formula
 
 
 @dataclass(frozen=True)
@@ -49,28 +36,32 @@ class FuseLayerNorm(Transform):
     needs_opset: ClassVar[int] = 17
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse_variance, "ReduceMean", since=self.needs_opset)
+        return formula.at_each(model, _fuse_variance, "ReduceMean", since=self.needs_opset)
 
 
 def _fuse_variance(model: ir.Model, variance: ir.Node, editor: edit.Editor) -> int:
-    norm_roots = list(find_roots(variance))
-    below = match_deviation(norm_roots[0]) if norm_roots else None
+    norm_roots = list(formula.find_roots(variance))
+    below = formula.match_deviation(norm_roots[0]) if norm_roots else None
     last = (
-        require_trailing_axes(model, variance, below.x, below.axes) if below is not None else None
+        formula.require_trailing_axes(model, variance, below.x, below.axes)
+        if below is not None
+        else None
     )
     if below is None or last is None:
         return 0
     for root in norm_roots:
         for above in _find_scale_and_shift(root, below, last):
             whole = replace(above, nodes=(*below.nodes, *above.nodes))
-            return replace_by_norm(
+            return formula.replace_by_norm(
                 model, editor, "LayerNormalization", below.x, root=root, above=whole, last=last
             )
-    edit.note_refusal(model, variance, INCOMPLETE)
+    edit.note_refusal(model, variance, formula.INCOMPLETE)
     return 0
 
 
-def _list_equal_deviations(below: Deviation) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
+def _list_equal_deviations(
+    below: formula.Deviation,
+) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
     """The deviation, and every other one of the same operands: exporters compute it twice."""
     for node, index in below.x.uses():
         if node.op_type != "Sub" or node.domain or index != 0:
@@ -83,12 +74,12 @@ def _list_equal_deviations(below: Deviation) -> Iterator[tuple[ir.Value, tuple[i
 
 
 def _find_scale_and_shift(
-    root: Root, below: Deviation, last: TrailingAxes
-) -> Iterator[ScaleAndShift]:
+    root: formula.Root, below: formula.Deviation, last: formula.TrailingAxes
+) -> Iterator[formula.ScaleAndShift]:
     for d, nodes in _list_equal_deviations(below):
-        node = find_quotient(root, d)
+        node = formula.find_quotient(root, d)
         if node is not None:
-            above = scale_and_shift(node, last, shifts=True)
+            above = formula.scale_and_shift(node, last, shifts=True)
             yield replace(above, nodes=(*nodes, *above.nodes))
     product = match.find_consumer(root.value, "Mul") if root.inverse else None
     scale = match.find_other_operand(product, root.value) if product is not None else None
@@ -99,8 +90,8 @@ def _find_scale_and_shift(
 
 
 def _match_linear_form(
-    product: ir.Node, scale: ir.Value | None, below: Deviation, last: TrailingAxes
-) -> ScaleAndShift | None:
+    product: ir.Node, scale: ir.Value | None, below: formula.Deviation, last: formula.TrailingAxes
+) -> formula.ScaleAndShift | None:
     """Match ``x k + (shift - mean k)``, with k made by `product`."""
     k = product.outputs[0]
     products = [node for node, _ in k.uses() if match.find_producer(node.outputs[0], "Mul")]
@@ -114,4 +105,4 @@ def _match_linear_form(
     shift, behind = difference.inputs[0], difference.outputs[0]
     if not last.accepts_weight(shift) or match.find_other_operand(total, x) is not behind:
         return None
-    return ScaleAndShift(scale, shift, (product, *scaled.values(), difference, total))
+    return formula.ScaleAndShift(scale, shift, (product, *scaled.values(), difference, total))

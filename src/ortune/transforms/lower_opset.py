@@ -13,6 +13,7 @@ from ortune.core.errors import BadModel, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
+from ortune.graph.io.wellformed import load_schema
 from ortune.graph.ir import edit
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import SymbolicValues
@@ -164,11 +165,8 @@ def _select_nearest(versions: Sequence[int], target_opset: int) -> int:
 
 
 def _find_schema(op: str, version: int) -> onnx.defs.OpSchema | None:
-    try:
-        schema = onnx.defs.get_schema(op, version)
-    except onnx.defs.SchemaError:
-        return None
-    return None if schema.deprecated else schema
+    schema = load_schema(op, "", version)
+    return None if schema is None or schema.deprecated else schema
 
 
 def _make_refusal(node: ir.Node, version: int, why: str) -> Refused:

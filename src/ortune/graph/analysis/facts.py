@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ortune.core.facts import Facts
 from ortune.graph.analysis.node_costs import count_flops
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import list_named_weights
 from ortune.graph.ir.match import qualify_operator
 from ortune.graph.shapes.infer import infer_copy, list_unknown_values
 
@@ -43,7 +42,7 @@ class WeightValues:
 
 def weight_values(model: ir.Model, at_most: int | None = None) -> Iterator[WeightValues]:
     """Yield counts of each float weight, in chunks: beyond `at_most` elements an even part."""
-    weights = [(name, t) for name, t in list_named_weights(model) if t.dtype in _FLOATS]
+    weights = [(name, t) for name, t in edit.list_named_weights(model) if t.dtype in _FLOATS]
     total = sum(tensor.size for _, tensor in weights)
     step = max(1, -(-total // at_most)) if at_most else 1
     for name, tensor in weights:

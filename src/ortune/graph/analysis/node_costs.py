@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Graph, const_array, read_attribute
 from ortune.graph.ir.match import qualify_operator
 from ortune.graph.parts.extract import list_read_values
 
@@ -52,7 +51,7 @@ def node_flops(node: ir.Node) -> int | None:
         return None
 
 
-def _count_graph(graph: Graph) -> int:
+def _count_graph(graph: edit.Graph) -> int:
     return sum(_count_node(node) for node in graph)
 
 
@@ -116,7 +115,7 @@ def _count_matmul(node: ir.Node) -> int:
 
 
 def _count_gemm(node: ir.Node) -> int:
-    deep = _require_input_shape(node, 0)[0 if read_attribute(node, "transA", 0) else 1]
+    deep = _require_input_shape(node, 0)[0 if edit.read_attribute(node, "transA", 0) else 1]
     return 2 * math.prod(_require_shape(node.outputs[0])) * deep
 
 
@@ -124,9 +123,9 @@ def _make_recurrent_rule(gates: int) -> Callable[[ir.Node], int]:
     """X is [time, batch, in], W [directions, gates * hidden, in], R [.., hidden] (or packed)."""
 
     def count(node: ir.Node) -> int:
-        x, hidden = _require_input_shape(node, 0), read_attribute(node, "hidden_size", None)
+        x, hidden = _require_input_shape(node, 0), edit.read_attribute(node, "hidden_size", None)
         hidden = int(hidden or _require_input_shape(node, 2)[-1])
-        ways = 2 if read_attribute(node, "direction", "forward") == "bidirectional" else 1
+        ways = 2 if edit.read_attribute(node, "direction", "forward") == "bidirectional" else 1
         return 2 * math.prod(x[:2]) * ways * gates * hidden * (x[-1] + hidden)
 
     return count
@@ -134,7 +133,7 @@ def _make_recurrent_rule(gates: int) -> Callable[[ir.Node], int]:
 
 def _count_einsum(node: ir.Node) -> int:
     """Every combination of indices is one multiply-add for two operands, two for three, ..."""
-    terms = read_attribute(node, "equation", "").replace(" ", "").split("->")[0].split(",")
+    terms = edit.read_attribute(node, "equation", "").replace(" ", "").split("->")[0].split(",")
     if any("." in term for term in terms):
         raise _Unknown
     sizes: dict[str, int] = {}
@@ -161,24 +160,24 @@ def _count_attention(node: ir.Node) -> int:
 
 def _count_trees(node: ir.Node) -> int:
     """A comparison a level of each tree, as if trees were alike and balanced, and its addition."""
-    roots = read_attribute(node, "tree_roots", None)
-    of_nodes = read_attribute(node, "nodes_treeids", None)
+    roots = edit.read_attribute(node, "tree_roots", None)
+    of_nodes = edit.read_attribute(node, "nodes_treeids", None)
     trees = len(set(of_nodes or ()) if roots is None else roots)
-    splits = len(read_attribute(node, "nodes_featureids", ()))
+    splits = len(edit.read_attribute(node, "nodes_featureids", ()))
     rows = _require_input_shape(node, 0)[0]
     return rows * trees * (1 + math.ceil(math.log2(splits / trees + 1))) if trees else 0
 
 
 def _count_loop(node: ir.Node) -> int:
-    trips = const_array(node.inputs[0])
+    trips = edit.const_array(node.inputs[0])
     count = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else 1
     return min(max(count, 0), 1 << 20) * _count_graph(node.attributes["body"].as_graph())
 
 
 def _count_scan(node: ir.Node) -> int:
-    rows = read_attribute(node, "num_scan_inputs", 0)
+    rows = edit.read_attribute(node, "num_scan_inputs", 0)
     shape = _read_shape(node.inputs[-1]) if rows else None
-    axes = read_attribute(node, "scan_input_axes", None)
+    axes = edit.read_attribute(node, "scan_input_axes", None)
     length = shape[axes[-1] if axes else 0] if shape else 1
     return length * _count_graph(node.attributes["body"].as_graph())
 

@@ -187,7 +187,7 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
 def is_runtime_operator(op: str, domain: str, opset: int) -> bool:
     """Say whether onnxruntime runs an operator of the default domain that ONNX does not have."""
     added = not _normalize_domain(domain) and opset < _UNTIL.get(op, 0)
-    return added and _load_schema(op, "", opset) is None
+    return added and load_schema(op, "", opset) is None
 
 
 def _normalize_domain(domain: str) -> str:
@@ -279,7 +279,8 @@ def _walk_bodies(
 
 
 @cache
-def _load_schema(name: str, domain: str, version: int) -> OpSchema | None:
+def load_schema(name: str, domain: str, version: int) -> OpSchema | None:
+    """Return an operator's schema; None where ONNX has none of that name in that opset."""
     try:
         return onnx.defs.get_schema(name, version, domain)
     except onnx.defs.SchemaError:
@@ -290,7 +291,7 @@ def _check_node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
     label = f"node '{node.name}' ({node.op_type})"
     domain = _normalize_domain(node.domain)
     version = versions.get(domain, 1 if not domain else 0)
-    schema = _load_schema(node.op_type, domain, version)
+    schema = load_schema(node.op_type, domain, version)
     if schema is None:
         _check_attributes(label, node)
         return

@@ -18,15 +18,9 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
+from ortune.measurement import process
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import (
-    Worker,
-    compute_outputs,
-    optimize_in_worker,
-    translate_failures,
-    worker_folder,
-)
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
@@ -98,26 +92,26 @@ def replay_in_workers(
             inputs, expected = source.streams(name)
             job = _make_job({"": path}, there, {"": inputs}, root, environment)
             answers = root / f"answers-{len(list(root.iterdir()))}"
-            with translate_failures(f"the package does not run under {by}", ANOTHER):
-                actual = compute_outputs(job, range(len(Stream(job.feeds[""]))), answers)
+            with process.translate_failures(f"the package does not run under {by}", ANOTHER):
+                actual = process.compute_outputs(job, range(len(Stream(job.feeds[""]))), answers)
             pairs = zip(Stream(expected), actual, strict=True)
             worst = min(worst, *(snr_db(reference, answer) for reference, answer in pairs))
         if not worst >= TOLERANCE_DB:
             return Replay(by, worst)
         feeds = {name: source.streams(name)[0] for name in models}
         starts = (
-            lambda: Worker(_make_job(source.models, here, feeds, root, HERE)),
-            lambda: Worker(_make_job(models, there, feeds, root, environment)),
+            lambda: process.Worker(_make_job(source.models, here, feeds, root, HERE)),
+            lambda: process.Worker(_make_job(models, there, feeds, root, environment)),
         )
         return Replay(by, worst, measure_overhead(*starts))
 
 
 def measure_overhead(
-    bundle: Callable[[], Worker], package: Callable[[], Worker]
+    bundle: Callable[[], process.Worker], package: Callable[[], process.Worker]
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
-        with translate_failures("the package does not run", ANOTHER):
+        with process.translate_failures("the package does not run", ANOTHER):
             pairs = [
                 fresh_pair.pair for fresh_pair in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)
             ]
@@ -134,7 +128,7 @@ def _make_job(
     root: Path,
     environment: str,
 ) -> WorkerJob:
-    out = worker_folder(root / "workers", "package")
+    out = process.worker_folder(root / "workers", "package")
     files = {name: path.absolute() for name, path in models.items()}
     return WorkerJob(files, backend, feeds, out, environment=environment)
 
@@ -163,8 +157,8 @@ def read_openvino_backend(source: Source) -> Openvino:
 def write_models(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
     """Write tuned models and their ``.bin`` in a worker; BadModel where one does not convert."""
     for name, out in files.items():
-        with translate_failures("OpenVINO does not convert the model", ANOTHER):
-            optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
+        with process.translate_failures("OpenVINO does not convert the model", ANOTHER):
+            process.optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
 
 
 def replay_models(

@@ -16,6 +16,7 @@ from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Noise, Quantizer, Step
 from ortune.core.wording import format_count, join_names
+from ortune.graph.io.wellformed import load_schema
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16 import overflow
 from ortune.quantizers.common.float16.islands import (
@@ -35,7 +36,6 @@ from ortune.quantizers.common.float16.overflow import (
     Format,
     Rules,
     ValueKind,
-    find_schema,
     find_sequence_nodes,
     infer_value_kinds,
     list_formal_parameters,
@@ -175,7 +175,7 @@ class HalfConverter:
 
     def _find_allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Say of each input and output whether the type is allowed and the constants fit."""
-        op_schema = find_schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
+        op_schema = load_schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
         blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
         blocked = blocked or any(True for _ in edit.list_bodies(node))
         blocked = (

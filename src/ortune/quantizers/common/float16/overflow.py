@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import Refused
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog, codec
+from ortune.graph.io.wellformed import load_schema
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import find_layers
 
@@ -99,15 +100,6 @@ LIKE = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike")
 """Operators whose output has the input's type unless an attribute names another."""
 
 
-@functools.cache
-def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
-    """Return the operator's schema, or None outside the ONNX domains."""
-    try:
-        return onnx.defs.get_schema(op, version, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
 def list_formal_parameters(
     parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
 ) -> Iterator[onnx.defs.OpSchema.FormalParameter | None]:
@@ -164,7 +156,7 @@ def _infer_output_kinds(
         skip = {"Loop": 1}.get(node.op_type, 0)
         body_kinds = [value_kinds.get(value, ValueKind.OTHER) for value in inner[0].outputs[skip:]]
         return (body_kinds + [ValueKind.OTHER] * count)[:count]
-    op_schema = find_schema(node.op_type, node.domain, versions.get(node.domain, 1))
+    op_schema = load_schema(node.op_type, node.domain, versions.get(node.domain, 1))
     input_kinds = [
         ValueKind.OTHER if value is None else value_kinds.get(value, ValueKind.OTHER)
         for value in node.inputs

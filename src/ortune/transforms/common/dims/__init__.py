@@ -1,1 +1,0 @@
-"""Dimensions fixed, freed and named."""
