@@ -14,7 +14,6 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import dequantize, runtime_rules
-from ortune.quantizers.common.qdq.dequantize import write_for_runtime
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -94,7 +93,7 @@ class DropPairs(Quantizer):
                 count += dropped
             if self._writes_float:
                 count += sum(map(self._free_readers, dequantize.find_activation_pairs(graph)))
-        count += write_for_runtime(model, self.target)
+        count += dequantize.write_for_runtime(model, self.target)
         if not count:
             raise Refused(
                 "every quantize / dequantize pair belongs to an integer kernel",

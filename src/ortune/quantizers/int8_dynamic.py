@@ -16,8 +16,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.roles import Role
 from ortune.core.step import Quantizer, Step
-from ortune.graph.ir import edit
-from ortune.graph.ir.qdq import MICROSOFT
+from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common import rounding
 from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid
 from ortune.quantizers.common.layers import (
@@ -32,13 +31,7 @@ from ortune.quantizers.common.layers import (
     resolve_transpose,
 )
 from ortune.quantizers.common.nodes import match_nodes, replace_value, transfer_attributes
-from ortune.quantizers.common.rounding import compute_relative_error, list_moment_probes
-from ortune.quantizers.common.weights.integer_weights import (
-    StoredWeight,
-    find_lookups,
-    find_tables,
-    store_tables,
-)
+from ortune.quantizers.common.weights import integer_weights
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ class Int8Dynamic(Quantizer):
         """Return the inputs of the products, to find the worst; none where all are wanted."""
         if not self.leave_worst:
             return []
-        return list_moment_probes(_list_matrix_layers(self.select_layers(model)))
+        return rounding.list_moment_probes(_list_matrix_layers(self.select_layers(model)))
 
     def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the products that become integer, for steps that prepare their weights."""
@@ -134,7 +127,7 @@ class Int8Dynamic(Quantizer):
         flatten_model(model)
         excluded = match_nodes(model, self.exclude, "exclude")
         excluded |= self._find_worst_nodes(model, ranges)
-        embedding_tables = find_tables(model)
+        embedding_tables = integer_weights.find_tables(model)
         ops = (*self.ops, "Conv") if self.conv else self.ops
         nodes = [node for graph in _list_graphs(model) for node in graph]
         alike = [node for node in nodes if node.op_type in ops and node not in excluded]
@@ -156,8 +149,8 @@ class Int8Dynamic(Quantizer):
                 f"{unbounded}",
             )
         if rewriter.foreign:
-            model.opset_imports.setdefault(MICROSOFT, 1)
-        store_tables(
+            model.opset_imports.setdefault(qdq.MICROSOFT, 1)
+        integer_weights.store_tables(
             model,
             edit.Editor(model.graph),
             embedding_tables,
@@ -189,7 +182,7 @@ class Int8Dynamic(Quantizer):
         for place, layer in enumerate(layers):
             axis, array = layer.axis if self.per_channel else None, layer.read_weight()
             grid = make_weight_grid(array, axis, reduce_range=self.reduce_range)
-            if (error := compute_relative_error(layer, ranges, grid)) is not None:
+            if (error := rounding.compute_relative_error(layer, ranges, grid)) is not None:
                 errors.append((error, -place))
         # Worst first, but never all of them.
         chosen = sorted(errors, reverse=True)[: min(self.leave_worst, len(layers) - 1)]
@@ -239,7 +232,7 @@ class DynamicRewriter:
     ) -> None:
         self.foreign = False
         self.refused: list[ir.Node] = []
-        self.stored: dict[ir.Value, StoredWeight] = {}
+        self.stored: dict[ir.Value, integer_weights.StoredWeight] = {}
         self._opset = graph.opset_imports.get("", 0)
         self._stored_gates: dict[tuple[str, bytes], WeightConstants] = {}
         self._editor = edit.Editor(graph)
@@ -261,7 +254,7 @@ class DynamicRewriter:
         match node.op_type:
             case "LSTM" if not node.domain:
                 return self._rewrite_lstm(node)
-            case "Attention" if node.domain == MICROSOFT:
+            case "Attention" if node.domain == qdq.MICROSOFT:
                 inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
                 x, weight, bias, mask, past, *more = inputs
                 array = edit.const_array(weight)
@@ -385,7 +378,7 @@ class DynamicRewriter:
             inputs,
             attributes,
             name=f"{node.name}_int8",
-            domain=MICROSOFT,
+            domain=qdq.MICROSOFT,
             outputs=len(node.outputs),
         )
         self._replace_node(node, fused)
@@ -404,8 +397,12 @@ class DynamicRewriter:
             axes = self._channels[source]
             axis = next(iter(axes)) if array.ndim == 2 and len(axes) == 1 else None
             grid = self._make_grid(array, axis)
-            kept = tuple(range(array.ndim)) if find_lookups(source) else _order_rows(layer, order)
-            self.stored[source] = StoredWeight.add_weight(
+            kept = (
+                tuple(range(array.ndim))
+                if integer_weights.find_lookups(source)
+                else _order_rows(layer, order)
+            )
+            self.stored[source] = integer_weights.StoredWeight.add_weight(
                 self._editor,
                 str(source.name),
                 np.ascontiguousarray(grid.quantize(array).transpose(kept)),
@@ -487,7 +484,7 @@ class DynamicRewriter:
 
     def _replace_node(self, node: ir.Node, replacement: ir.Node) -> None:
         """Let a node stand for another, which goes with its weights."""
-        self.foreign = self.foreign or replacement.domain == MICROSOFT
+        self.foreign = self.foreign or replacement.domain == qdq.MICROSOFT
         if replacement.graph is None:
             edit.insert_before(node, replacement)
         for old, new in zip(node.outputs, replacement.outputs, strict=True):

@@ -17,9 +17,7 @@ from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer, Step, Transform
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import nodes_of
-from ortune.graph.ir.qdq import MICROSOFT, find_input
+from ortune.graph.ir import edit, match, prune, qdq
 from ortune.quantizers.common import nodes, rounding
 from ortune.quantizers.common.grid import Grid, Kind, make_activation_grid
 from ortune.quantizers.common.layers import (
@@ -28,11 +26,8 @@ from ortune.quantizers.common.layers import (
     note_unbounded_weights,
     refuse_without_layers,
 )
-from ortune.quantizers.common.nodes import match_nodes
+from ortune.quantizers.common.qdq import dequantize, qoperators, runtime_rules
 from ortune.quantizers.common.qdq import placement as places
-from ortune.quantizers.common.qdq import qoperators, runtime_rules
-from ortune.quantizers.common.qdq.dequantize import write_for_runtime
-from ortune.quantizers.common.qdq.runtime_rules import MOVING
 from ortune.quantizers.common.qdq.smooth import Smoothing, compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights.integer_weights import Packer, find_tables, store_tables
 from ortune.transforms.common.layers.affine import (
@@ -269,7 +264,7 @@ class Int8Static(Quantizer):
         self._prepare_model(model)
         # Join groups of convolutions; not before the accuracy kit has seen their weights.
         if self.target == "cpu" and "Conv" in self._list_ops():
-            count = widen_groups(model, _GROUP, match_nodes(model, self.exclude, "exclude"))
+            count = widen_groups(model, _GROUP, nodes.match_nodes(model, self.exclude, "exclude"))
             if count:
                 groups = wording.format_count(count, "grouped convolution")
                 edit.add_note(model, f"{groups} made to have {_GROUP} channels a group")
@@ -291,7 +286,7 @@ class Int8Static(Quantizer):
             kind="s8" if signed else self.weights,
             target=self.target,
         )
-        wide = match_nodes(model, self.wide, "wide")
+        wide = nodes.match_nodes(model, self.wide, "wide")
         for placement in reversed(placements):
             smooth = compute_smoothings(placement, ranges, alpha=self.smooth, most=self.split)
             steps = _make_activation_grids(
@@ -304,10 +299,10 @@ class Int8Static(Quantizer):
                 absorbs=self.target == "cpu",
             )
             if _insert_pairs(editor, placement, steps, smooth, model.opset_imports.get("", 0)):
-                model.opset_imports.setdefault(MICROSOFT, 1)
+                model.opset_imports.setdefault(qdq.MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
-        write_for_runtime(model, self.target)
+        dequantize.write_for_runtime(model, self.target)
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)
             if {"Add", "Mul"} <= set(self._list_following_ops()):
@@ -365,7 +360,7 @@ class Int8Static(Quantizer):
         """Inline functions, fold scales into convolutions, rewrite what has no integer kernel."""
         flatten_model(model)
         _fold_affine_nodes(model)
-        excluded = match_nodes(model, self.exclude, "exclude")
+        excluded = nodes.match_nodes(model, self.exclude, "exclude")
         if self.upsample and "ConvTranspose" not in self._list_ops():
             split_conv_transposes(model, excluded)
         if self.target == "cpu":
@@ -393,7 +388,7 @@ class Int8Static(Quantizer):
         return places.place_all(scope, through, ranges, float_outputs=float_outputs), scope
 
 
-_MOVES = ("DepthToSpace", *MOVING)
+_MOVES = ("DepthToSpace", *runtime_rules.MOVING)
 
 
 def _cut_early(model: ir.Model, excluded: Collection[ir.Node]) -> None:
@@ -455,8 +450,8 @@ def _fold_affine_nodes(model: ir.Model) -> None:
     absorber = Absorber(edit.Editor(model.graph))
     opset = model.opset_imports.get("", 0)
     folded = False
-    for node in nodes_of(model, "Conv", "ConvTranspose"):
-        at, weight = as_foldable_layer(node), edit.const_tensor(find_input(node, 1))
+    for node in match.nodes_of(model, "Conv", "ConvTranspose"):
+        at, weight = as_foldable_layer(node), edit.const_tensor(qdq.find_input(node, 1))
         if at is None or weight is None or weight.dtype != ir.DataType.FLOAT or not weight.size:
             continue
         affine, chain, value = UNCHANGED, [], at.node.outputs[0]
@@ -513,7 +508,7 @@ def _insert_pairs(
         uses = [use for use in uses if use.node is not maker]
         outside = [use for use in uses if use.node not in readers]
         wide = grid[1].dtype in (ir.DataType.UINT16, ir.DataType.INT16)
-        domain = MICROSOFT if wide and opset < WIDE_OPSET else ""
+        domain = qdq.MICROSOFT if wide and opset < WIDE_OPSET else ""
         foreign |= bool(domain)
         q = editor.make_node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8

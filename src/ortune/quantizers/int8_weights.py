@@ -15,9 +15,8 @@ from ortune.core.observer import Ranges
 from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common import layers
+from ortune.quantizers.common import layers, nodes
 from ortune.quantizers.common.grid import Bits
-from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize, select_nodes
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups, look_up
 
@@ -94,7 +93,7 @@ class Int8Weights(BlockWeights):
             return super().apply(model, ranges)
         layers.flatten_model(model)
         axes: dict[ir.Value, int] = {}
-        among = select_nodes(model, self.include, self.exclude)
+        among = nodes.select_nodes(model, self.include, self.exclude)
         for node in edit.walk_nodes(model):
             for source, axis in self._list_weights(node) if node in among else ():
                 # A table's columns, for every reader: a row's step could not follow the look-up.
@@ -154,9 +153,9 @@ def _store_weight(editor: edit.Editor, source: ir.Value, axis: int, *, fold: boo
         if fold:
             shape = [-1 if i == grid.axis else 1 for i in range(array.ndim)]
             factor = editor.add_constant(f"{stem}_scale", grid.scale.reshape(shape))
-            new_nodes = make_cast_and_mul(editor, stem, integers, factor)
+            new_nodes = nodes.make_cast_and_mul(editor, stem, integers, factor)
         else:
-            new_nodes = (make_dequantize(editor, stem, [integers, scale, zero], axis),)
+            new_nodes = (nodes.make_dequantize(editor, stem, [integers, scale, zero], axis),)
         producer = source.producer()
         home = source.graph if producer is None else producer.graph
         edit.insert_first(home or editor.graph, *new_nodes)

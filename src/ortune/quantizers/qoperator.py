@@ -8,8 +8,7 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.graph.ir import edit
-from ortune.graph.ir.qdq import MICROSOFT
+from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.nodes import replace_value
 from ortune.quantizers.common.qdq.qoperators import Operators
 
@@ -41,7 +40,7 @@ class Qoperator(Quantizer):
                         operator.inputs,
                         operator.attributes,
                         name=f"{node.name}_{operator.op}",
-                        domain=MICROSOFT if operator.foreign else "",
+                        domain=qdq.MICROSOFT if operator.foreign else "",
                     )
                     edit.insert_before(node, new_node)
                     replace_value(operator.last.outputs[0], new_node.outputs[0])
@@ -53,5 +52,5 @@ class Qoperator(Quantizer):
                 fix = "leave qoperator out: onnxruntime runs the pairs as they are"
             raise Refused("no layer stands between quantize / dequantize pairs", fix=fix)
         if foreign:
-            model.opset_imports.setdefault(MICROSOFT, 1)
+            model.opset_imports.setdefault(qdq.MICROSOFT, 1)
         return count

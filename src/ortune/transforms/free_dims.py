@@ -13,7 +13,7 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.edit import read_fixed_array, shape_of
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import Item, SymbolicValues
-from ortune.transforms.common.dims import samples
+from ortune.transforms.common import dims as samples
 
 _BATCH = "batch"
 

@@ -11,8 +11,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.io.write import serialize_without_weights
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import find_consumer, nodes_of
+from ortune.graph.ir import edit, match, prune
 from ortune.transforms.common.attention import heads
 from ortune.transforms.common.attention.masks import (
     Core,
@@ -62,7 +61,7 @@ class FuseAttention(Transform):
             editor = edit.Editor(model.graph)
             flattener = heads.Flattener(editor, _infer_shapes_afresh(model))
             writer = _Writer(model, Masks(editor), flattener, editor)
-            count = sum(_fuse_softmax(node, writer) for node in nodes_of(model, "Softmax"))
+            count = sum(_fuse_softmax(node, writer) for node in match.nodes_of(model, "Softmax"))
         if count or writer.masks.cache:
             prune.drop_dead(model)
         return count
@@ -196,7 +195,7 @@ def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: 
     """Let what reads the result read the operator's, whose heads are merged already."""
     result, at = core.product.outputs[0], core.product
     shape = (0, 0, parts.count, parts.sizes[1])
-    turn = find_consumer(result, "Transpose")
+    turn = match.find_consumer(result, "Transpose")
     if turn is None or tuple(edit.read_attribute(turn, "perm", ())) != (0, 2, 1, 3):
         split = heads.add_reshape(writer.editor, output, shape, at)
         output_shape = edit.shape_of(output)

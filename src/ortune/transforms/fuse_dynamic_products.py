@@ -6,8 +6,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
+from ortune.graph.ir import edit, match, prune
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,18 @@ class FuseDynamicProducts(Transform):
 def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
     if node.op_type != "MatMulInteger" or node.domain:
         return False
-    cast = find_consumer(node.outputs[0], "Cast")
+    cast = match.find_consumer(node.outputs[0], "Cast")
     if cast is None or edit.read_attribute(cast, "to", 0) != int(ir.DataType.FLOAT):
         return False
-    first = find_consumer(cast.outputs[0], "Mul")
-    second = find_consumer(first.outputs[0], "Mul") if first is not None else None
+    first = match.find_consumer(cast.outputs[0], "Mul")
+    second = match.find_consumer(first.outputs[0], "Mul") if first is not None else None
     if first is None or second is None or first.graph is not second.graph:
         return False
-    near = find_other_operand(first, cast.outputs[0])
-    far = find_other_operand(second, first.outputs[0])
-    if near is None or far is None or find_producer(near, "Mul") is not None:
+    near = match.find_other_operand(first, cast.outputs[0])
+    far = match.find_other_operand(second, first.outputs[0])
+    if near is None or far is None or match.find_producer(near, "Mul") is not None:
         return False
-    dynamic = sum(find_producer(v, "DynamicQuantizeLinear") is not None for v in (near, far))
+    dynamic = sum(match.find_producer(v, "DynamicQuantizeLinear") is not None for v in (near, far))
     if dynamic != 1 or all(edit.const_tensor(v) is None for v in (near, far)):
         return False
     joined = editor.add_node(second, "Mul", [near, far], name=f"{node.name}_steps")

@@ -9,8 +9,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import find_producer
+from ortune.graph.ir import edit, match, prune
 from ortune.transforms.common.formulas import formula
 
 
@@ -91,7 +90,7 @@ def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: edit.Editor) -> int
 
 def _collect_tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table] | None:
     """Return the look-ups that a value is the sum of; None if it is made of something else."""
-    node = find_producer(value, "Add", "Gather")
+    node = match.find_producer(value, "Add", "Gather")
     if node is None:
         return None
     nodes.append(node)

@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import NOT_NEGATIVE, find_producer, read_scalar
+from ortune.graph.ir import edit, match, prune
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.graph.shapes.windows import compute_padding
 
@@ -44,7 +43,7 @@ class FusePad(Transform):
         opset = model.opset_imports.get("", 0)
         count = 0
         for node in edit.walk_nodes(model):
-            pad = find_producer(node.inputs[0], "Pad") if node.inputs else None
+            pad = match.find_producer(node.inputs[0], "Pad") if node.inputs else None
             if pad is None or node.domain or node.op_type not in _PADDING:
                 continue
             why = _fold_pad(node, pad, opset)
@@ -128,7 +127,7 @@ def _read_pad_value(pad: ir.Node, opset: int) -> float | None:
     value = pad.inputs[2] if len(pad.inputs) > 2 else None
     if value is None:
         return 0.0
-    return read_scalar(value)
+    return match.read_scalar(value)
 
 
 def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
@@ -139,7 +138,7 @@ def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
     dtype = pad.inputs[0].dtype if pad.inputs[0] is not None else None
     if value == -np.inf:
         return ""
-    if value <= 0 and find_producer(pad.inputs[0], *NOT_NEGATIVE) is not None:
+    if value <= 0 and match.find_producer(pad.inputs[0], *match.NOT_NEGATIVE) is not None:
         return ""
     if dtype is not None and dtype.is_integer() and value <= int(dtype.min):
         return ""

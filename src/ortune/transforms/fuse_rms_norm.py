@@ -9,7 +9,6 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
 from ortune.transforms.common.formulas import formula
-from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class FuseRmsNorm(Transform):
         return 0 < means < 2 * count and facts.has("Div", "Reciprocal") and facts.has("Mul")
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse_mean, "ReduceMean", since=self.needs_opset)
+        return formula.at_each(model, _fuse_mean, "ReduceMean", since=self.needs_opset)
 
 
 def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
@@ -61,4 +60,4 @@ def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
             return formula.replace_by_norm(
                 model, editor, "RMSNormalization", x, root=root, above=above, last=last
             )
-    return INCOMPLETE
+    return formula.INCOMPLETE

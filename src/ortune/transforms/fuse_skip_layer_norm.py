@@ -8,8 +8,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import find_producer
+from ortune.graph.ir import edit, match
 from ortune.transforms.common.formulas.formula import at_each_foreign, beyond_cpu
 
 _SUM = 3
@@ -46,7 +45,7 @@ class FuseSkipLayerNorm(Transform):
 
 
 def _fuse_skip(model: ir.Model, norm: ir.Node, editor: edit.Editor) -> int | str:
-    add = find_producer(norm.inputs[0], "Add")
+    add = match.find_producer(norm.inputs[0], "Add")
     if add is None or add.graph is not norm.graph or norm.graph is None:
         return 0
     if why := _explain_misfit(norm, add):
@@ -106,7 +105,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 def _split_addends(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
     """Return x, skip, and a bias that was added to x alone."""
     for biased, skip in (add.inputs, tuple(reversed(add.inputs))):
-        inner = find_producer(biased, "Add")
+        inner = match.find_producer(biased, "Add")
         if inner is None or biased is None or not edit.has_single_use(biased):
             continue
         for x, bias in (inner.inputs, tuple(reversed(inner.inputs))):

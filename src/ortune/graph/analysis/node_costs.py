@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import qualify_operator
+from ortune.graph.ir import edit, match
 from ortune.graph.parts.extract import list_read_values
 
 _FREE_TEXT = (
@@ -329,7 +328,7 @@ def _describe_node(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) 
     read, written = (0, 0) if control else _measure_traffic(node)
     return Account(
         str(node.name),
-        qualify_operator(node),
+        match.qualify_operator(node),
         region,
         parents.get(graph, "") if graph is not None else "",
         edit.type_name(first.type) if first is not None else "",

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from ortune.core import wording
 from ortune.graph.diff.weights import Constant, digest_tensor
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import RANDOM, qualify_operator
+from ortune.graph.ir import edit, match
 from ortune.graph.mapping.nodes import TAIL
 
 PASSED_ON = frozenset({"Identity", "Dropout"})
@@ -190,7 +189,7 @@ class Graphs:
     def _add_node(self, node: ir.Node, holder: int, opset: int) -> None:
         at = len(self.nodes)
         self.nodes.append(node)
-        self.op.append(qualify_operator(node))
+        self.op.append(match.qualify_operator(node))
         self.role.append(find_base_operator(node.op_type))
         self.settings.append(format_attributes(node, opset))
         self.scope.append(holder)
@@ -206,7 +205,7 @@ class Graphs:
             for name, attribute in node.attributes.items()
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
         }
-        varies = node.op_type in RANDOM or not (node.inputs or node.op_type == "Constant")
+        varies = node.op_type in match.RANDOM or not (node.inputs or node.op_type == "Constant")
         fixed = not bodies and not varies and all(self.fixed[value] for value in inputs)
         self.shapely.append(not bodies and (fixed or self._is_shape_arithmetic(node, inputs)))
         for value in self.list_written_values(at):

@@ -14,9 +14,7 @@ from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.wording import format_count
 from ortune.graph.analysis.facts import HALF_MAX, WeightValues, denormal_share
 from ortune.graph.io.wellformed import find_faults, is_runtime_operator
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import RANDOM, qualify_operator
-from ortune.graph.ir.prune import share_weights
+from ortune.graph.ir import edit, match, prune
 from ortune.graph.parts.extract import find_upstream, list_read_values
 from ortune.graph.parts.probed import walk_graph_protos
 
@@ -189,7 +187,7 @@ def _list_dead_nodes(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[
 def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
     varying = set(model.graph.inputs)
     for node in model.graph:  # in the order of execution, as every model is loaded
-        if node.op_type in RANDOM or not varying.isdisjoint(list_read_values(node)):
+        if node.op_type in match.RANDOM or not varying.isdisjoint(list_read_values(node)):
             varying.update(node.outputs)
     passed = [value.name for value in model.graph.outputs if value.is_graph_input()]
     fixed = [value.name for value in model.graph.outputs if value not in varying]
@@ -230,7 +228,7 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "custom-operator",
         "warning",
         "{n} nodes of operators from no domain known here",
-        (f"{qualify_operator(node)} {node.name}" for node in foreign),
+        (f"{match.qualify_operator(node)} {node.name}" for node in foreign),
         "no runtime loads the model without their library",
         "give it with --custom-ops",
     )
@@ -246,7 +244,7 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "random-operator",
         "note",
         "{n} nodes drawing random numbers",
-        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in RANDOM),
+        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in match.RANDOM),
         "no two runs agree, so that changes cannot be verified",
         "export with the noise as an input",
     )
@@ -496,7 +494,7 @@ def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterat
         "the step fp16 with --data measures what that does",
     )
     twin = model.clone()
-    share_weights(twin)
+    prune.share_weights(twin)
     kept = twin.graph.initializers
     gone = {n: v for n, v in model.graph.initializers.items() if n not in kept}
     size = sum(v.const_value.nbytes for v in gone.values() if v.const_value is not None)

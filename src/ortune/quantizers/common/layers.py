@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import Refused
 from ortune.core.wording import format_count
-from ortune.graph.ir import edit
-from ortune.graph.ir.evaluate import evaluate_node
+from ortune.graph.ir import edit, evaluate
 from ortune.quantizers.common.nodes import remember_names
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
@@ -220,7 +219,7 @@ def evaluate_constant(value: ir.Value | None, opset: int) -> NDArray[Any] | None
         return None
     if sum(part.nbytes for part in parts if part is not None) > LARGEST:
         return None
-    result = evaluate_node(node, parts, opset)
+    result = evaluate.evaluate_node(node, parts, opset)
     return None if result is None else result[value.index() or 0]
 
 

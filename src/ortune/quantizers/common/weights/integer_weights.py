@@ -15,8 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import nodes_of
+from ortune.graph.ir import edit, match
 from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid, quantize_bias
 from ortune.quantizers.common.layers import Layer, has_bounded_values, resolve_transpose
 from ortune.quantizers.common.nodes import (
@@ -248,7 +247,7 @@ SMALLEST_TABLE = 1024
 def find_tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
     """Return the float32 tables that rows are looked up in, with the nodes that do so."""
     readers: dict[ir.Value, list[ir.Node]] = {}
-    for node in nodes_of(model, "Gather"):
+    for node in match.nodes_of(model, "Gather"):
         source = node.inputs[0]
         tensor = edit.const_tensor(source)
         if source is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.graph.ir import edit
-from ortune.graph.ir.qdq import MICROSOFT, find_input
+from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.grid import SLAB, PackedWeight, pack_integers, unpack_integers
 from ortune.quantizers.common.layers import has_bounded_values
 from ortune.quantizers.common.nodes import replace_value
@@ -343,7 +342,7 @@ class Writer:
         if products and tables and not foreign:
             edit.add_note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
         if foreign and (products or fused):
-            self._model.opset_imports.setdefault(MICROSOFT, 1)
+            self._model.opset_imports.setdefault(qdq.MICROSOFT, 1)
 
     def _make_kernel(
         self,
@@ -356,7 +355,7 @@ class Writer:
         spec = packed.spec
         all_attributes = {**attributes, "bits": spec.bits, "block_size": spec.block}
         name = f"{node.name}_int{spec.bits}"
-        return self._editor.make_node(op, inputs, all_attributes, name=name, domain=MICROSOFT)
+        return self._editor.make_node(op, inputs, all_attributes, name=name, domain=qdq.MICROSOFT)
 
     def _replace_product(
         self, node: ir.Node, replacement: ir.Node, remaining_bias: ir.Value | None
@@ -373,7 +372,7 @@ class Writer:
     def _split_bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
         node = product.node
-        bias, beta = find_input(node, 2), float(edit.read_attribute(node, "beta", 1.0))
+        bias, beta = qdq.find_input(node, 2), float(edit.read_attribute(node, "beta", 1.0))
         if bias is None or beta == 0.0:
             return None, None
         array = edit.const_array(bias)

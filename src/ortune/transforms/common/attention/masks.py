@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir import edit
+from ortune.graph.ir import edit, match
 from ortune.graph.ir.edit import shape_of
-from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.graph.shapes.named_dims import broadcast_shapes
@@ -126,16 +125,16 @@ def _list_steps(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | Select | N
         if factor:
             yield parts[0], None, 1 / factor
     elif node.op_type == "Where":
-        if read_scalar(parts[2]) is not None:
+        if match.read_scalar(parts[2]) is not None:
             yield parts[1], Select(parts[0], parts[2], False), 1.0
-        if read_scalar(parts[1]) is not None:
+        if match.read_scalar(parts[1]) is not None:
             yield parts[2], Select(parts[0], parts[1], True), 1.0
     elif node.op_type == "Identity":
         yield parts[0], None, 1.0
 
 
 def _read_factor(constant: ir.Value, value: ir.Value) -> float | None:
-    return read_scalar(constant) if scalar_for(constant, value) else None
+    return match.read_scalar(constant) if match.scalar_for(constant, value) else None
 
 
 def _find_value_product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
@@ -165,8 +164,8 @@ def _find_value_product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] |
 def _is_guard(node: ir.Node, rows: ir.Value) -> bool:
     if node.op_type != "Where" or node.domain:
         return False
-    test = find_producer(node.inputs[0], "IsNaN")
-    return test is not None and test.inputs[0] is rows and read_scalar(node.inputs[1]) == 0.0
+    test = match.find_producer(node.inputs[0], "IsNaN")
+    return test is not None and test.inputs[0] is rows and match.read_scalar(node.inputs[1]) == 0.0
 
 
 @contextmanager
@@ -278,7 +277,7 @@ class Masks:
         return spread
 
     def _add_select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
-        fill = read_scalar(mask.fill)
+        fill = match.read_scalar(mask.fill)
         if fill is None or fill > _FILLS:
             raise NotFusable("what it puts in the place of scores is not a mask")
         if fill > _ABSORBS:
@@ -290,11 +289,11 @@ class Masks:
 
     def _replace_lowest(self, mask: ir.Value, at: ir.Node, *, infinite: bool) -> ir.Value:
         """Put the next number in the place of the lowest one."""
-        node = find_producer(mask, "Where")
+        node = match.find_producer(mask, "Where")
         almost = self._add_number(ALMOST)
         if node is not None:
-            swapped = [almost if read_scalar(v) == LOWEST else v for v in node.inputs]
-            operands = [value for value in node.inputs[1:] if read_scalar(value) != LOWEST]
+            swapped = [almost if match.read_scalar(v) == LOWEST else v for v in node.inputs]
+            operands = [value for value in node.inputs[1:] if match.read_scalar(value) != LOWEST]
             if len(operands) == 1 and "lowest" not in _find_extremes(operands[0]):
                 return self._add_node("Where", swapped, at)
         if not infinite:
@@ -352,7 +351,7 @@ def has_infinity(masks: tuple[ir.Value | Select, ...]) -> bool:
 
 def _identity_key(value: ir.Value | None) -> object:
     """Equal numbers are one, wherever they are stored."""
-    scalar = read_scalar(value)
+    scalar = match.read_scalar(value)
     shape = shape_of(value)
     return value if scalar is None else (repr(scalar), shape, value.dtype if value else None)
 
@@ -395,7 +394,7 @@ def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
     if node.op_type == "Mul":
         # ``(1 - mask) * number`` and its like, the mask an integer or a truth value.
         for mask, other in (node.inputs, reversed(node.inputs)):
-            factor = read_scalar(other)
+            factor = match.read_scalar(other)
             if factor is not None and np.isfinite(factor) and _has_small_values(mask):
                 return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
         return _BOTH
@@ -404,7 +403,7 @@ def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
 
 def _has_small_values(value: ir.Value | None, depth: int = 8) -> bool:
     """Say whether a value is made of integers, truth values and small numbers."""
-    scalar = read_scalar(value)
+    scalar = match.read_scalar(value)
     if scalar is not None:
         return abs(scalar) < -_ABSORBS
     node = value.producer() if value is not None else None

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from ortune.core.backend import Backend
-from ortune.graph.ir import edit, match, prune
-from ortune.graph.ir.qdq import MICROSOFT
+from ortune.graph.ir import edit, match, prune, qdq
 from ortune.graph.shapes.infer import infer_shapes
 
 _DEEPEST = 8
@@ -151,13 +150,13 @@ def at_each_foreign(model: ir.Model, attempt: Attempt, *ops: str) -> int:
     """Like `at_each`, for a rewrite that puts in operators of onnxruntime's own."""
     count = at_each(model, attempt, *ops)
     if count:
-        model.opset_imports.setdefault(MICROSOFT, 1)
+        model.opset_imports.setdefault(qdq.MICROSOFT, 1)
     return count
 
 
 def beyond_cpu(backend: Backend) -> bool:
     """Say whether a backend has onnxruntime's own operators and is not its CPU provider."""
-    return MICROSOFT in backend.domains and backend.name() != "cpu"
+    return qdq.MICROSOFT in backend.domains and backend.name() != "cpu"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import nodes_of
+from ortune.graph.ir import edit, match
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.formulas.formula import Chain
 from ortune.transforms.common.layers import affine
@@ -81,7 +80,7 @@ def split_conv_transposes(model: ir.Model, excluded: Collection[ir.Node] = ()) -
     editor = edit.Editor(model.graph)
     opset = model.opset_imports.get("", 0)
     count = 0
-    for node in nodes_of(model, "ConvTranspose"):
+    for node in match.nodes_of(model, "ConvTranspose"):
         if node in excluded:
             continue
         why = _split_conv_transpose(editor, node, opset)
@@ -281,7 +280,7 @@ def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] =
     """
     editor = edit.Editor(model.graph)
     count = 0
-    for node in nodes_of(model, "Conv"):
+    for node in match.nodes_of(model, "Conv"):
         at = affine.as_foldable_layer(node) if node not in excluded else None
         if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
             continue

@@ -8,9 +8,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.analysis.facts import count_weight_bytes
-from ortune.graph.ir import edit
-from ortune.graph.ir.evaluate import FOLDED, evaluate_node
-from ortune.graph.ir.match import nodes_of
+from ortune.graph.ir import edit, evaluate, match
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify.reshapes import make_copy_target
 
@@ -90,7 +88,7 @@ def settle_targets(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """
     editor = edit.Editor(model.graph)
     count = 0
-    for node in nodes_of(model, "Reshape", "Expand"):
+    for node in match.nodes_of(model, "Reshape", "Expand"):
         target = _find_constant_target(node, symbolic_values) if len(node.inputs) > 1 else None
         if target is not None:
             constant = editor.add_constant(f"{node.name}_to", np.array(target, np.int64))
@@ -103,7 +101,7 @@ def settle_targets(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 def take_branches(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Put the branch that is always taken in the place of an If; return how many went."""
     count = 0
-    for node in nodes_of(model, "If"):
+    for node in match.nodes_of(model, "If"):
         condition = symbolic_values.read_array(node.inputs[0])
         if condition is not None and condition.size == 1:
             name = "then_branch" if condition.reshape(-1)[0] else "else_branch"
@@ -165,10 +163,10 @@ def _compute_results(
     size = _count_output_bytes(node)
     if input_bytes > min(LARGE_BYTES, unread) or size > max(SMALL_BYTES, _count_freed_bytes(node)):
         return None
-    if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
+    if size > SMALL_BYTES and size > room and node.op_type in evaluate.FOLDED and not node.domain:
         return "constants computed from weights would fill memory"
     largest = max(SMALL_BYTES, _count_freed_bytes(node))
-    arrays = evaluate_node(
+    arrays = evaluate.evaluate_node(
         node, [edit.const_array(value) for value in node.inputs], opset, largest
     )
     return None if arrays is None or sum(a.nbytes for a in arrays) > largest else arrays

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import NOT_NEGATIVE, RANDOM, find_producer
+from ortune.graph.ir import edit, match
 from ortune.graph.shapes.known_values import Item, Partial, SymbolicValues
 from ortune.graph.shapes.named_dims import is_whole_axis, read_slices
 
@@ -33,7 +32,7 @@ def merge_casts(model: ir.Model) -> int:
     for node in edit.walk_nodes(model):
         if node.op_type != "Cast" or node.domain or not node.inputs:
             continue
-        before = find_producer(node.inputs[0], "Cast")
+        before = match.find_producer(node.inputs[0], "Cast")
         source = before.inputs[0] if before is not None else None
         if before is None or source is None or source.dtype is None:
             continue
@@ -233,12 +232,12 @@ def _relu(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
         array = symbolic_values.read_array(bound)
         low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
         return low is not None and bool(low >= 0)
-    return before.op_type in NOT_NEGATIVE
+    return before.op_type in match.NOT_NEGATIVE
 
 
 def _find_undone(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> ir.Value | None:
     """Not of Not, and Neg of Neg."""
-    before = find_producer(node.inputs[0], node.op_type)
+    before = match.find_producer(node.inputs[0], node.op_type)
     return before.inputs[0] if before is not None else None
 
 
@@ -340,11 +339,11 @@ _MOVES = tuple(_MOVES_TEXT.split())
 
 def _is_zero(value: ir.Value | None) -> bool:
     for _ in range(_MOST_MOVES):
-        node = find_producer(value, *_MOVES)
+        node = match.find_producer(value, *_MOVES)
         if node is None:
             break
         value = node.inputs[0]
-    node = find_producer(value, "ConstantOfShape")
+    node = match.find_producer(value, "ConstantOfShape")
     if node is None:
         tensor = edit.const_tensor(value)
         small = tensor is not None and tensor.size <= _LONGEST and not edit.is_overridable(value)
@@ -403,7 +402,7 @@ def _replace_duplicate(node: ir.Node, first: ir.Node) -> bool:
 
 
 def _node_key(node: ir.Node) -> Hashable | None:
-    if node.domain or node.op_type in RANDOM or node.op_type == _SINGLE:
+    if node.domain or node.op_type in match.RANDOM or node.op_type == _SINGLE:
         return None
     if any(True for _ in edit.list_bodies(node)):
         return None

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import find_producer
+from ortune.graph.ir import edit, match
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 from ortune.graph.shapes.named_dims import ELEMENTWISE, UNARY, broadcast_shapes, expand_shape
 from ortune.transforms.common.simplify.reshapes import find_added_axes
@@ -287,7 +286,7 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
     """Return the tensor whose numbers a Gather gives in their own order."""
     if node.op_type == "GatherND":
         return _by_axes(node, positions)
-    flat = find_producer(node.inputs[0], "Flatten", "Reshape")
+    flat = match.find_producer(node.inputs[0], "Flatten", "Reshape")
     source = flat.inputs[0] if flat is not None else None
     shape = edit.shape_of(source)
     if (
@@ -319,7 +318,7 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
 
 
 def _by_axes(node: ir.Node, positions: Positions) -> ir.Value | None:
-    source, joined = node.inputs[0], find_producer(node.inputs[1], "Concat")
+    source, joined = node.inputs[0], match.find_producer(node.inputs[1], "Concat")
     shape = edit.shape_of(source)
     at = edit.shape_of(node.inputs[1])
     if source is None or joined is None or shape is None or at is None:
@@ -415,7 +414,7 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 def _find_measured(node: ir.Node) -> ir.Value | None:
     """Return the tensor whose Shape a short chain of takings begins with."""
     for _ in range(_LONGEST_CHAIN):
-        before = find_producer(node.inputs[0] if node.inputs else None, "Shape", *_PASSING)
+        before = match.find_producer(node.inputs[0] if node.inputs else None, "Shape", *_PASSING)
         if before is None or before.op_type == "Shape":
             return before.inputs[0] if before is not None else None
         node = before

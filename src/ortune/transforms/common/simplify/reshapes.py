@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.match import find_producer
+from ortune.graph.ir import edit, match
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -38,7 +37,7 @@ def merge_pairs(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 
 
 def _merge_transposes(node: ir.Node) -> int:
-    before = find_producer(node.inputs[0], "Transpose")
+    before = match.find_producer(node.inputs[0], "Transpose")
     if before is None or before.inputs[0] is None:
         return 0
     first, second = permutation(before), permutation(node)
@@ -62,7 +61,7 @@ def permutation(node: ir.Node) -> tuple[int, ...] | None:
 def _merge_reshapes(
     node: ir.Node, symbolic_values: SymbolicValues, editor: edit.Editor, opset: int
 ) -> int:
-    before = find_producer(node.inputs[0], *RESHAPES)
+    before = match.find_producer(node.inputs[0], *RESHAPES)
     source = before.inputs[0] if before is not None else None
     if before is None or source is None:
         return 0
