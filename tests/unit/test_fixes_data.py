@@ -31,8 +31,8 @@ from ortune.core.facts import TensorSpec
 from ortune.data import feeds
 from ortune.data.batches import Unit, stack_rows
 from ortune.data.labels import read_label_file
-from ortune.data.parts import list_source_files
 from ortune.data.sentences import load_tokenizer
+from ortune.data.sources import list_source_files
 from ortune.data.synthetic import generate_feeds
 from ortune.graph.io import file
 from tests.unit import packaged, studies, texts

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import ortune as ot
+from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes import own_process
 from ortune.backends.runtimes.onnxruntime import checks
@@ -32,7 +33,7 @@ from ortune.core.reading import read_step, read_workload
 from ortune.data import feeds
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis.facts import read_facts
-from ortune.graph.io import file, links
+from ortune.graph.io import file
 from ortune.measurement import environment
 from ortune.measurement.rolled import StatefulModel
 from ortune.search import optimize
@@ -218,7 +219,7 @@ def links_that_cannot_be_followed(room: Room) -> Iterator[tuple[Act, Act]]:
     link.symlink_to(real)
 
     def act() -> None:
-        with links.replace_links(link) as path:
+        with openvino.replace_links(link) as path:
             file.load(path)
 
     def fail(*_: object, **__: object) -> None:

@@ -34,9 +34,8 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data import arrays, batches, feeds, parts, sizes
-from ortune.data.parts import NumberedPart, SourceFile
-from ortune.data.sources import SourcePart
+from ortune.data import arrays, batches, feeds, sizes, sources
+from ortune.data.sources import NumberedPart, SourceFile, SourcePart
 from ortune.data.stream import Stream
 from ortune.graph.io import file as model_file
 
@@ -381,7 +380,7 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
     with ExitStack() as stack:
         ray = stack.enter_context(open_cluster(batch.executor)) if is_ray(batch.executor) else None
         computer = stack.enter_context(open_computer(batch.model, batch.engine))
-        folder, listing = parts.list_source_files(batch.data, computer.inputs, sink)
+        folder, listing = sources.list_source_files(batch.data, computer.inputs, sink)
         stack.enter_context(_lock_outputs(batch.out))
         job = _open_job(batch, folder, listing, computer)
         missing = [part for part in job if not _find_part(batch.out, part.number).exists()]
@@ -481,7 +480,7 @@ def _open_job(
     else:
         records = before["records"]
     sizes.require_list_memory(total // records)
-    job = list(parts.cut_parts(folder, listing, records, model))
+    job = list(sources.cut_parts(folder, listing, records, model))
     if before is not None:
         _drop_changed_parts(batch, before, model, listing, job)
     document = {

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal
 
+from ortune.backends.openvino import replace_links
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.graph.io import file
-from ortune.graph.io.links import replace_links
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[b,64] x) => (float[b,32] y) { y = MatMul(x, w) }"""

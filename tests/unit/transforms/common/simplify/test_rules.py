@@ -7,8 +7,7 @@ from tests.unit.rewriting import leaves, model_of, normal, ops, transformed
 
 from ortune.graph.ir import edit
 from ortune.transforms.common.simplify import constants
-from ortune.transforms.common.simplify.identities import converts_exactly
-from ortune.transforms.simplify import Simplify
+from ortune.transforms.simplify import Simplify, converts_exactly
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 

@@ -1,1 +1,0 @@
-"""Recognize attention written out in primitive operators."""
