@@ -147,7 +147,7 @@ class Recording(Attempts):
         One pair of processes proves little.
         """
         with to_itself():
-            self._end_baseline()
+            self.end_baseline()
             files = build_all(self.context, row.plan, self.sink)
             context, backend = self.context, row.plan.backend
             models, base = context.models, context.job.baseline

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,42 @@ def test_a_search_goes_on_where_the_node_that_timed_is_lost(digits: Path, tmp_pa
     assert "the connection to the device broke: the trial is repeated" in notes
     plans = [json.dumps(t["plan"]) for t in search.list_trials() if t["part"] == "search"]
     assert len(plans) == len(set(plans)), "nothing was tried twice"
+
+
+def test_nodes_of_a_kind_time_plans_at_once_and_each_one_at_a_time(
+    digits: Path, tmp_path: Path
+) -> None:
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        home = {"HOME": str(tmp_path / name)}  # two nodes of one machine are one device by theirs
+        nodes.add_node(num_cpus=1, resources={"target:box": 1}, env_vars=home)
+    search = start_search(digits, tmp_path / "run", "ray#box", nodes.address, "--time", "1m")
+    best = find_best_recipe(search)
+    nodes.shutdown()
+    local = start_search(digits, tmp_path / "alone", "local", "", "--time", "1m")
+    assert best == find_best_recipe(local)
+    timed = [t for t in search.list_trials() if t["part"] == "search" and t.get("device")]
+    assert {trial["device"] for trial in timed} == {"box.1", "box.2"}
+    first, second = (list_spans(search, device) for device in ("box.1", "box.2"))
+    for spans in (first, second):
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+    assert any(a[0] < b[1] and b[0] < a[1] for a in first for b in second), "both at once"
+
+
+def find_best_recipe(search: RunningSearch) -> dict[str, Any]:
+    """Return the steps of the winner; its settings may be level with others."""
+    key = search.finish()["best"]["key"]
+    trial = next(trial for trial in search.list_trials() if trial["key"] == key)
+    recipe: dict[str, Any] = trial["plan"]["recipe"]
+    return recipe
+
+
+def list_spans(search: RunningSearch, device: str) -> list[tuple[float, float]]:
+    """Return from when to when workers of plans ran on a device; the original's live beside."""
+    paths = (search.out / "workers").glob("*-search/device.json")
+    traces = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted((t["began"], t["ended"]) for t in traces if t["device"] == device)
 
 
 def test_a_kind_that_no_node_is_of(cluster: Any, digits: Path, tmp_path: Path) -> None:

@@ -325,6 +325,7 @@ class Trial:
             gives none or nobody looked.
         emulated: What emulated the CPU that it was timed on: its ratio is one to sort by, and
             claims nothing; empty for a real CPU.
+        device: Which of several devices timed it; empty of one alone.
         misreading: The plan misses the budget by its runtime's fault, as its file keeps it
             elsewhere; None where that is not so or nobody looked.
     """
@@ -359,6 +360,7 @@ class Trial:
     waited: bool = False
     misreading: Misreading | None = None
     emulated: str = ""
+    device: str = ""
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether the trial reached this part of the search, or ended earlier for good."""

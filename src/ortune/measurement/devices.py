@@ -18,13 +18,13 @@ import time
 import tomllib
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from ortune.core import regular_file
 from ortune.core.capabilities import HERE
@@ -45,6 +45,7 @@ _PACKAGES = ("core", "data", "graph", "backends", "metrics", "measurement")
 _CHUNK = 1 << 20
 _ARRIVAL = Path(__file__).parent / "worker" / "arrival.py"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+T = TypeVar("T")
 
 
 class LinkLost(Exception):
@@ -167,44 +168,60 @@ def _read_device(path: Path, name: str, table: Any) -> Device:
 
 
 @contextmanager
-def open_device(device: Device | None) -> Iterator[str]:
+def open_device(*devices: Device, environment: str = "") -> Iterator[str]:
     """Let workers run on a device while the block runs; give the environment that stands for it.
 
-    No other search times there meanwhile. None stands for this machine.
+    No other search times there meanwhile. Of several, `CLAIMS`, the first is used. None stand for
+    this machine.
+
+    Args:
+        environment: What it is called, where not as the first device.
     """
-    if device is None:
+    if not devices:
         yield HERE
         return
-    claim = Claim(device)
-    token = _CLAIM.set(claim)
+    environment = environment or devices[0].name
+    claims = [Claim(device, environment) for device in devices]
+    token = CLAIMS.set(tuple(claims))
     try:
-        yield device.name
+        yield environment
     finally:
-        _CLAIM.reset(token)
-        claim.release()
+        CLAIMS.reset(token)
+        for claim in claims:
+            claim.release()
+
+
+def run_on(claim: Claim, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that uses this of the open devices alone."""
+    context = copy_context()
+    context.run(CLAIMS.set, (claim,))
+    return context.run(function, *arguments)
 
 
 def find_claim(environment: str) -> Claim | None:
     """Return the open device that an environment stands for; None where it is on this machine."""
-    claim = _CLAIM.get()
-    return claim if claim is not None and claim.device.name == environment else None
+    claim = next(iter(CLAIMS.get()), None)
+    return claim if claim is not None and claim.environment == environment else None
 
 
-@dataclass
+@dataclass(eq=False)
 class Claim:
     """A device that is this process's alone.
 
     Attributes:
+        environment: What stands for it.
         session: Names what this process makes there.
         sent: Places of the files that are known to be there.
         readings: Clocks, temperatures, free memory and load when it was claimed.
     """
 
     device: Device
+    environment: str
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     sent: set[str] = field(default_factory=set)
     readings: Mapping[str, Any] = field(default_factory=dict)
     _holder: Connection | None = None
+    _released: bool = False
 
     def hold(self) -> Mapping[str, Any]:
         """Keep others off the device, again where the connection broke; return its readings.
@@ -221,7 +238,8 @@ class Claim:
         return self.readings
 
     def release(self) -> None:
-        """Let others have the device; workers of ours that are left end."""
+        """Let others have the device; workers of ours that are left end, and none starts."""
+        self._released = True
         if self._holder is not None:
             end_connection(self._holder)
 
@@ -231,7 +249,13 @@ class Claim:
         stderr: int | IO[bytes] = subprocess.PIPE,
         parcels: Sequence[Parcel] = (),
     ) -> Connection:
-        """Begin a connection and say what is asked, and which files that needs."""
+        """Begin a connection and say what is asked, and which files that needs.
+
+        Raises:
+            LinkLost: The device was released.
+        """
+        if self._released:
+            raise LinkLost("the device was released")
         device = self.device
         process = device.run_code(_ARRIVAL.read_text(encoding="utf-8"), stderr)
         files = [(parcel.place, parcel.size, parcel.digest) for parcel in parcels]
@@ -347,7 +371,8 @@ def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -
     folder = f"jobs/{claim.session}/{job.out.name}-{uuid.uuid4().hex[:6]}"
     there = replace(job, models=models, feeds=feeds, out=Path(folder), environment=HERE)
     parcels = [*dict.fromkeys(parcels), source]
-    order = {"do": "work", "source": source.place, "job": codec.encode(there)}
+    order = {"do": "work", "session": claim.session, "source": source.place}
+    order |= {"job": codec.encode(there)}
     python = Path(claim.device.python)
     words = make_python_command(
         "-m", "ortune.measurement.worker", f"{folder}/job.json", python=python
@@ -475,4 +500,5 @@ def _beat(process: Connection) -> None:
         time.sleep(_HEARTBEAT_S)
 
 
-_CLAIM: ContextVar[Claim | None] = ContextVar("claim", default=None)
+CLAIMS: ContextVar[tuple[Claim, ...]] = ContextVar("claims", default=())
+"""The devices that are open, and in use."""

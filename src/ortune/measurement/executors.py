@@ -71,21 +71,32 @@ def open_devices(executor: str) -> Iterator[tuple[Device, ...]]:
 def open_executor(executor: str) -> Iterator[str]:
     """Let workers run where ``--executor`` says while the block runs; give its environment.
 
+    That stands for all devices of an inventory, or all nodes of a kind.
+
     Raises:
-        BadSettings: As `open_devices`, or it leaves open which device.
+        BadSettings: As `open_devices`.
     """
     if executor == "local":
         yield HERE
         return
     with open_devices(executor) as devices:
-        named = "#" in executor or not is_ray(executor)
-        if named and len(devices) > 1:
-            raise BadSettings(
-                f"{executor} names {len(devices)} devices, and a search uses one",
-                fix=f"write {executor}#{devices[0].name}",
-            )
-        with open_device(devices[0] if named else None) as environment:
+        name = executor.partition("#")[2]
+        if is_ray(executor):  # without a kind this machine times
+            devices = _list_by_node(name, devices[0].host) if name else ()
+        with open_device(*devices, environment=name) as environment:
             yield environment
+
+
+def _list_by_node(kind: str, address: str) -> tuple[Device, ...]:
+    """Return a device a node of a kind; where there is one node, another may take its place."""
+    import ray
+
+    alive = (node for node in ray.nodes() if node["Alive"])
+    nodes = sorted(node["NodeID"] for node in alive if f"{KIND}{kind}" in node["Resources"])
+    if len(nodes) < 2:
+        return (RayDevice(kind, address),)
+    numbered = enumerate(nodes, 1)
+    return tuple(RayDevice(f"{kind}.{place}", address, node=node) for place, node in numbered)
 
 
 def describe_nodes() -> list[dict[str, Any]]:
@@ -112,19 +123,26 @@ class RayDevice(Device):
 
     Attributes:
         host: Address of the cluster, as ``--executor`` says it.
+        node: The only one that it may be, whatever its name.
     """
 
+    node: str = ""
     _shells: list[Any] = field(default_factory=list, compare=False)
 
     def run_code(self, code: str, stderr: int | IO[bytes]) -> Connection:
         """Start Python code there, by the interpreter that Ray itself has there."""
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         for _ in range(2):
             if not self._shells:
-                kind = {f"{KIND}{self.name}": _SHARE}
                 options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 64}
-                self._shells.append(ray.remote(_Shell).options(resources=kind, **options).remote())
+                if self.node:
+                    node = NodeAffinitySchedulingStrategy(self.node, soft=False)
+                    options["scheduling_strategy"] = node
+                else:
+                    options["resources"] = {f"{KIND}{self.name}": _SHARE}
+                self._shells.append(ray.remote(_Shell).options(**options).remote())
             try:
                 return RayConnection.begin(self._shells[0], code, stderr)
             except ray.exceptions.RayError:
@@ -151,6 +169,7 @@ class _Shell:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                cwd=Path.home(),  # as by ssh
                 env={name: text for name, text in os.environ.items() if name not in _OF_RAY},
             )
         )
@@ -218,7 +237,7 @@ class RayConnection:
         """Ask the shell; None where it is lost, which ends the process."""
         import ray
 
-        if self._shell is None:
+        if self._shell is None or not ray.is_initialized():  # asking would start a cluster
             return None
         try:
             return ray.get(getattr(self._shell, method).remote(self._number, *arguments))

@@ -57,6 +57,7 @@ _STARVED, _ALONE = 0.25, 0.75
 had this share of its CPUs: then its threads waited for each other."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
+_NUMBERING = threading.Lock()
 INSPECT = "run `ortune inspect` on it"
 """What to do with a model that does not run, where nobody says more."""
 PROGRAM = ("ortune.measurement.worker",)
@@ -173,11 +174,12 @@ class Worker:
         )
         with self._log.open("wb") as log:
             stderr = subprocess.PIPE if job.verbose else log
+            self._trace: dict[str, Any] = {}
             if claim is not None:
+                began = time.time()
                 self._link = start_remote_worker(claim, job, stderr)
+                self._trace = {"device": claim.device.name, "began": began, **self._link.readings}
                 self.reproduce = f"{self._link.reproduce} < {shlex.quote(str(self._commands))}"
-                readings = json.dumps(self._link.readings, indent=1)
-                (job.out / "device.json").write_text(readings, encoding="utf-8")
             else:
                 process = subprocess.Popen(
                     command,
@@ -300,6 +302,10 @@ class Worker:
             self._link.kill()
         self._link.kill_process()
         self._process.wait()
+        if self._trace:
+            self._trace.setdefault("ended", time.time())
+            text = json.dumps(self._trace, indent=1)
+            self._job.with_name("device.json").write_text(text, encoding="utf-8")
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
@@ -447,8 +453,10 @@ def single_model_job(
 def worker_folder(root: Path, label: str) -> Path:
     """Return a fresh numbered folder for a worker's files."""
     root.mkdir(parents=True, exist_ok=True)
-    existing = sum(1 for _ in root.iterdir())
-    return root / f"{existing:04}-{label}"
+    with _NUMBERING:
+        folder = root / f"{sum(1 for _ in root.iterdir()):04}-{label}"
+        folder.mkdir(exist_ok=True)
+    return folder
 
 
 def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilities:
@@ -457,13 +465,13 @@ def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilitie
     Raises:
         BadSettings: The runtime there does not know a setting, or there is no such environment.
     """
-    python = None if find_claim(environment) else find_interpreter(environment)
-    return _query_uncached(backend, environment, python)
+    place = find_claim(environment) or find_interpreter(environment)
+    return _query_uncached(backend, environment, place)
 
 
 @cache
-def _query_uncached(backend: Backend, environment: str, python: Path | None) -> Capabilities:
-    """Ask it; another interpreter under the same name is another environment."""
+def _query_uncached(backend: Backend, environment: str, place: object) -> Capabilities:
+    """Ask it; another device or interpreter under the same name is another environment."""
     with open_temporary_folder() as folder:
         job = WorkerJob({}, backend, {}, Path(folder), environment=environment)
         try:

@@ -199,6 +199,30 @@ class Adaptive:
         return sorted(ranked, key=lambda candidate: -candidate.rate)
 
 
+def expect_outcomes(view: View, pending: Sequence[tuple[Proposal, Trial]]) -> View:
+    """Return a view as if plans that are being timed had come out as expected.
+
+    Args:
+        pending: Each with what is known of its trial.
+    """
+    if not pending:
+        return view
+    expectations = Expectations(view)
+    expected = expectations.estimate_plans([trial.plan for _, trial in pending])
+    outcomes = [
+        replace(
+            trial,
+            status=Status.SCREENED,
+            ratio=Interval(*[math.exp(expectation.latency.mean)] * 3),
+            effort=proposal.effort,
+            seconds=trial.building + expectations.durations.running_s(trial.plan),
+        )
+        for (proposal, trial), expectation in zip(pending, expected, strict=True)
+    ]
+    read = sum(proposal.score and trial.plan.lossy for proposal, trial in pending)
+    return replace(view, trials=[*view.trials, *outcomes], looked_at=view.looked_at + read)
+
+
 def list_likely_recipes(view: View, proposal: Proposal) -> Iterator[Recipe]:
     """Yield the recipes of plans that may gain, as if the proposal had come out as expected.
 
@@ -206,10 +230,8 @@ def list_likely_recipes(view: View, proposal: Proposal) -> Iterator[Recipe]:
     What the proposal itself needs is not: that is built here and now. Nothing is ranked before
     the first is asked for.
     """
-    expected, policy = Expectations(view).estimate_plans([proposal.plan])[0], Adaptive()
-    ratio = Interval(*[math.exp(expected.latency.mean)] * 3)
-    outcome = Trial("", proposal.plan, "search", Status.SCREENED, ratio)
-    view = replace(view, trials=[*view.trials, outcome])
+    blank = Trial("", proposal.plan, "search", Status.SCREENED)
+    view, policy = expect_outcomes(view, [(proposal, blank)]), Adaptive()
     ranked = policy.rank_candidates(view)
     families = _list_first_of_families(view, ranked)
     likely = [option for option in ranked if option.worth >= policy.worth or option in families]

@@ -24,7 +24,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import make_stopping_rule
-from ortune.search.adaptive import list_likely_recipes
+from ortune.search.adaptive import expect_outcomes, list_likely_recipes
 from ortune.search.compare import (
     has_proved_speedup,
     is_acceptable,
@@ -35,6 +35,7 @@ from ortune.search.compare import (
 )
 from ortune.search.expectation.mixtures import MixtureSearch, longest_s
 from ortune.search.experiment import measure
+from ortune.search.experiment.at_once import TimingsAtOnce, count_spent_s
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import is_finished, write_ending
@@ -151,14 +152,14 @@ class _Loop:
         """Try, confirm and explain; say how it ended."""
         again = not is_finished(self.context.root)
         if again:  # killed or interrupted: it has the time that was left
-            former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
+            former = count_spent_s(self.trials) + self.regions.seconds
             if self.aim.target_speedup is None:  # else finals are measured on the way
                 self.closing = list_closing_trials(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
             self.sink(TimeLeft(self.aim.total_remaining_s(), may_restart=True))
         self.attempts.measure_baseline()
         # Where reading and scoring the original took long, the time counts from here.
-        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if again else 0.0
+        former = count_spent_s(self.trials[1:]) + self.regions.seconds if again else 0.0
         setup_s = self.aim.seconds - self.aim.remaining_s() - former
         if setup_s > _SET_UP * self.aim.seconds:
             self.attempts.add_note(
@@ -226,29 +227,48 @@ class _Loop:
         """Try what the policy proposes until it has nothing more or the target is reached."""
         if any(self._is_on_target(trial) for trial in self._list_trials()):
             return "target"
-        view = self._make_view(space)
-        self.regions.record_mixtures(view)
-        while (view.spare_for_families > 0 or len(view.trials) <= 1) and (
-            proposal := self.policy.next(view)
-        ) is not None:
-            if isinstance(proposal, SurveyRequest):
-                self.regions.measure_regions(proposal, view)
-                view = self._make_view(space)
-                continue
-            if view.has_trial(proposal.plan, proposal.effort):
-                raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            stop = make_stopping_rule(proposal.plan, view, strict=self.aim.strict)
-            if self.context.ahead is not None:
-                self.context.ahead.begin(list_likely_recipes(view, proposal))
-            readable = proposal.score and view.may_score(proposal.plan)
-            proposal = replace(proposal, score=readable)
-            trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
-            if self._is_on_target(trial):
-                return "target"
-            (trial,) = self._judge([trial])
-            self._show_first(trial, view)
+        with TimingsAtOnce(self.attempts) as timings:
             view = self._make_view(space)
             self.regions.record_mixtures(view)
+            while (trials := self._try_next(view, timings)) is not None:
+                while trials and timings.pending and self.aim.target_speedup is not None:
+                    trials += timings.collect()  # a final may follow, and is timed alone
+                if any(map(self._is_on_target, trials)):
+                    return "target"
+                for trial in self._judge(trials):
+                    self._show_first(trial, view)
+                view = self._make_view(space)
+                if trials:
+                    self.regions.record_mixtures(view)
+        return self._explain_end(view)
+
+    def _try_next(self, view: View, timings: TimingsAtOnce) -> list[Trial] | None:
+        """Try what the policy proposes now; return what has come in, None where all is done."""
+        if timings.full:
+            return timings.collect()
+        expected = expect_outcomes(view, timings.pending)
+        in_time = view.spare_for_families > 0 or len(view.trials) <= 1
+        proposal = self.policy.next(expected) if in_time else None
+        if timings.pending and (
+            not isinstance(proposal, Proposal)
+            or proposal.plan in [trial.plan for _, trial in timings.pending]
+        ):
+            return timings.collect()
+        if proposal is None:
+            return None
+        if isinstance(proposal, SurveyRequest):
+            self.regions.measure_regions(proposal, view)
+            return []
+        if view.has_trial(proposal.plan, proposal.effort):
+            raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
+        stop = make_stopping_rule(proposal.plan, view, strict=self.aim.strict)
+        if self.context.ahead is not None:
+            self.context.ahead.begin(list_likely_recipes(expected, proposal))
+        readable = proposal.score and expected.may_score(proposal.plan)
+        return timings.try_plan(replace(proposal, score=readable), stop, view.build_s)
+
+    def _explain_end(self, view: View) -> str:
+        """Say what stays untried, and how the search for plans ended."""
         omissions = self.policy.explain_untried(view)
         if self.context.job.emulated:  # what is expected of them rests on emulated times
             omissions = replace(omissions, notes=(), plans=omissions.count, untried=())

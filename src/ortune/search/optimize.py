@@ -53,6 +53,7 @@ from ortune.measurement.process import Worker, WorkerFailed, translate_failures,
 from ortune.search import by_batch
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import golden
+from ortune.search.experiment.at_once import leave_out_unlike
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.experiment import Experiment
@@ -319,6 +320,7 @@ def select_targets(
         splits = experiment.workload.splits(target.capabilities.effective_cpus)
         targets.append(replace(target, splits=splits, rules=rules, portable=request.portable))
     for target in targets:
+        leave_out_unlike(target.backend, target.environment, request.sink)
         if why := target.backend.unverified:
             request.sink(Note(f"{target.backend.name()} is unverified: {why}"))
     return targets

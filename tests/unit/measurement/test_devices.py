@@ -147,6 +147,8 @@ def test_a_device_is_held_by_one_search(device: Device) -> None:
         query_capabilities(Cpu(threads=3), place)
         held = order(Path(device.folder), do="hold", session="other", wait_s=0)
         assert b"another search" in arrive(held).stderr
+        work = order(Path(device.folder), do="work", session="other")
+        assert b"another search" in arrive(work).stderr, "nor beside it"
     assert b"held" in arrive(held).stdout
 
 
@@ -183,7 +185,6 @@ print(TASKS["capabilities"](bench)["missing"])
         ('[pi5]\nhost = "pi"\npasword = "x"', "has no 'pasword'"),
         ('[pi5]\nhost = "pi"\ncool_below = "60"', "wrong type"),
         ("[pi5", "cannot be read"),
-        ('[a]\nhost = "a"\n[b]\nhost = "b"', "2 devices"),
     ],
 )
 def test_an_inventory_that_is_wrong(tmp_path: Path, text: str, why: str) -> None:

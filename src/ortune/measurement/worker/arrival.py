@@ -28,6 +28,7 @@ if sys.platform == "win32":
 _CHUNK = 1 << 20
 _SILENCE_S = 20.0  # after so much silence a search is taken for dead
 _COOLING_S, _PAUSE_S = 300.0, 2.0
+_BUSY = "another search is timing on this device: wait for it"
 _KEPT_S = 86400.0
 """How long the folders of jobs are kept, so that a failure can be repeated by hand."""
 
@@ -52,6 +53,10 @@ def main() -> None:
 
 def _work(order: Mapping[str, Any]) -> None:
     """Take files, cool down, and become the worker of a job: its commands come next."""
+    holder = Path("lock").read_text(encoding="utf-8") if Path("lock").exists() else ""
+    if holder != order["session"]:
+        sys.stderr.write(f"{_BUSY}\n")
+        sys.exit(255)  # as where it is not reached: that says nothing of the plan
     below, began = order["cool_below"], time.monotonic()
     while below is not None and time.monotonic() - began < _COOLING_S:
         if max(read_device_state()["celsius"].values(), default=0.0) < below:
@@ -110,8 +115,11 @@ def _hold(order: Mapping[str, Any]) -> None:
                 break
             except OSError:
                 if time.monotonic() > until:
-                    sys.exit("another search is timing on this device: wait for it")
+                    sys.exit(_BUSY)
                 time.sleep(0.5)
+        lock.truncate(0)
+        lock.write(order["session"])
+        lock.flush()
         _tell({"held": True, "readings": read_device_state()})
         while select.select([0], [], [], _SILENCE_S)[0] and os.read(0, 1):
             pass

@@ -18,6 +18,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.graph.io import file
 from ortune.measurement.accuracy import ERROR, compute_score
+from ortune.measurement.devices import CLAIMS, Claim, find_claim
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
@@ -31,6 +32,21 @@ from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.space import trial_key
 
 SHARED = "measured on a similar machine (--cache)"
+
+
+@dataclass(frozen=True)
+class BuiltPlan:
+    """A plan that waits for its timing.
+
+    Attributes:
+        trial: What is known before it.
+        measure: Times and scores it, on the device that is used where it is called.
+    """
+
+    proposal: Proposal
+    trial: Trial
+    began: float
+    measure: Callable[[Sink], Trial]
 
 
 @dataclass
@@ -48,7 +64,7 @@ class Attempts:
         self.ledger.set_aside(self._is_void)
         self.journal = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
-        self._worker: Worker | None = None
+        self._workers: dict[Claim | None, Worker] = {}  # of the original, one a device
         self._began = self._building = 0.0
 
     def _is_void(self, trial: Trial) -> bool:
@@ -123,6 +139,20 @@ class Attempts:
             stop: Ends the timing part way, unless all of it is wanted.
             build_s: Seconds that building may take; what takes longer fails.
         """
+        built = self.build_plan(proposal, always_score=always_score, stop=stop, build_s=build_s)
+        if isinstance(built, Trial):
+            return built
+        return self._record_trial(self._repeat_lost(partial(built.measure, self.sink)), proposal)
+
+    def build_plan(
+        self,
+        proposal: Proposal,
+        *,
+        always_score: bool = False,
+        stop: Stop | None = None,
+        build_s: float = time_limit.NONE,
+    ) -> Trial | BuiltPlan:
+        """Return the trial of a plan that needs no timing, or what will time it: `try_plan`."""
         self._began, self._building = perf_counter(), 0.0
         plan, key = proposal.plan, self.trial_key(proposal.plan)
         self.sink(TrialStarted(plan, proposal.stage))
@@ -155,40 +185,44 @@ class Attempts:
                 return self._record_trial(over, proposal)
         always = always_score or proposal.effort == "full"
         timing_effort = choose_effort(proposal, self.pair_seconds)
+        former = [t.misreading for t in self.ledger.trials if t.misreading is not None]
+        part = self.context.parts["search"]
 
-        def measure_beside_original() -> Trial:
+        def measure_beside_original(sink: Sink) -> Trial:
             trial = measure.measure_plan(
                 self.context,
                 key,
                 plan,
                 files,
-                self.context.parts["search"],
+                part,
                 self._ensure_baseline(),
                 effort=timing_effort if always else replace(timing_effort, stop=stop),
-                sink=self.sink,
+                sink=sink,
                 scored="never" if not proposal.score else "always" if always else "unless slower",
             )
-            former = [t.misreading for t in self.ledger.trials if t.misreading is not None]
-            part = self.context.parts["search"]
             return misread.judge_file(self.context, trial, files, part, former, build_s)
 
-        return self._record_trial(self._repeat_lost(measure_beside_original), proposal)
+        blank = _with_proposal(measure.make_blank(key, plan, part.name, files), proposal)
+        blank = replace(blank, building=self._building)
+        return BuiltPlan(proposal, blank, self._began, measure_beside_original)
+
+    def record_plan(self, built: BuiltPlan, trial: Trial, ended: float) -> Trial:
+        """Record the trial of a plan that was timed meanwhile, until `ended`."""
+        self._building = built.trial.building
+        self._began = built.began + perf_counter() - ended
+        return self._record_trial(trial, built.proposal)
 
     def _repeat_lost(self, measure_trial: Callable[[], Trial]) -> Trial:
         """Return a trial, made once more where the connection to the device broke in it.
 
         A device that is not reached again ends the search; a node of a cluster has others.
         """
-        try:
-            trial = measure_trial()
-        except WorkerFailed as error:
-            if error.interruption is not Interruption.LINK:
-                raise
-        else:
-            if trial.interruption is not Interruption.LINK:
-                return trial
-        self._end_baseline()
+        trial = measure_unless_lost(measure_trial)
+        if trial is not None:
+            return trial
+        self.end_baseline()
         self.add_note(f"{Interruption.LINK}: the trial is repeated")
+        CLAIMS.set(CLAIMS.get()[1:] or CLAIMS.get())
         return measure_trial()
 
     def _take_shared(self, key: str, proposal: Proposal) -> Trial | None:
@@ -218,8 +252,9 @@ class Attempts:
 
     def _build_plan(self, plan: Plan) -> Files:
         began = perf_counter()
-        if self._worker is not None and self._worker.alive:
-            self._worker.unload()
+        claims = CLAIMS.get()
+        if len(claims) < 2 and (worker := self._workers.get(*claims or (None,))) and worker.alive:
+            worker.unload()  # where there are several it may be timing
         try:
             return build_all(self.context, plan, self.sink)
         finally:
@@ -274,7 +309,7 @@ class Attempts:
             self.sink(TrialDone(cached, cached=True))
             return cached
         self._began, self._building = perf_counter(), 0.0
-        self._end_baseline()
+        self.end_baseline()
         files = self._build_plan(trial.plan)
         effort = claim_effort(self.pair_seconds)
         if seconds is not None:
@@ -302,7 +337,7 @@ class Attempts:
 
         None where one of them cannot be built or does not run.
         """
-        self._end_baseline()
+        self.end_baseline()
         once = choose_effort(Proposal(plan, "versus"), self.pair_seconds)
         part = self.context.parts["search"]
         try:
@@ -358,20 +393,33 @@ class Attempts:
 
         Beside a live worker of the original, large ones hold the model in turns.
         """
-        if self._worker is None or not self._worker.alive:
-            context, backend = self.context, self.context.job.baseline
+        context, backend = self.context, self.context.job.baseline
+        claim = find_claim(context.job.environment)
+        worker = self._workers.get(claim)
+        if worker is None or not worker.alive:
             worker = measure.start_worker(context, context.models, backend, "baseline")
-            self._worker = self.stack.enter_context(worker)
+            self._workers[claim] = self.stack.enter_context(worker)
             if beside is not None:
                 worker.take_turns_with(beside)
             wait_until_ready(worker)
-        return self._worker
+        return worker
 
-    def _end_baseline(self) -> None:
-        """End the baseline worker: finalists get fresh ones."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+    def end_baseline(self, claim: Claim | None = None) -> None:
+        """End the baseline worker of a device, or of that used now: finalists get fresh ones."""
+        claim = claim or find_claim(self.context.job.environment)
+        if (worker := self._workers.pop(claim, None)) is not None:
+            worker.close()
+
+
+def measure_unless_lost(measure_trial: Callable[[], Trial]) -> Trial | None:
+    """Return a trial; None where the connection to the device broke in it."""
+    try:
+        trial = measure_trial()
+    except WorkerFailed as error:
+        if error.interruption is not Interruption.LINK:
+            raise
+        return None
+    return None if trial.interruption is Interruption.LINK else trial
 
 
 def choose_effort(proposal: Proposal, pair_seconds: float) -> Effort:

@@ -141,7 +141,7 @@ def measure_plan(
 
     One that `effort` stops part way is not scored.
     """
-    began, blank = time.perf_counter(), _make_blank(key, plan, part.name, files)
+    began, blank = time.perf_counter(), make_blank(key, plan, part.name, files)
     scores: tuple[Score, ...] = ()
     rule, stopped = effort.stop, ""
 
@@ -206,7 +206,7 @@ def measure_finalist(
         former_scores: Scores that stand: none are taken.
         kept: Its kernels and the scores of each sample are kept, for a report.
     """
-    began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
+    began, blank = time.perf_counter(), make_blank(trial.key, trial.plan, "final", files)
     timed: list[Pair] = []
     scores = former_scores
     fresh = fresh_pairs(
@@ -295,7 +295,7 @@ def _record_side(
     return recorded
 
 
-def _make_blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
+def make_blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
     """Return a trial that knows its files and nothing measured."""
     return Trial(
         key,
