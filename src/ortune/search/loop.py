@@ -249,10 +249,8 @@ class _Loop:
         expected = expect_outcomes(view, timings.pending)
         in_time = view.spare_for_families > 0 or len(view.trials) <= 1
         proposal = self.policy.next(expected) if in_time else None
-        if timings.pending and (
-            not isinstance(proposal, Proposal)
-            or proposal.plan in [trial.plan for _, trial in timings.pending]
-        ):
+        timed = [trial.plan for _, trial in timings.pending]
+        if timed and (not isinstance(proposal, Proposal) or proposal.plan in timed):
             return timings.collect()
         if proposal is None:
             return None

@@ -111,12 +111,12 @@ def leave_out_unlike(backend: Backend, environment: str, sink: Sink) -> None:
     claims = CLAIMS.get()
     if len(claims) < 2:
         return
-    wanted, alike = query_capabilities(backend, environment), claims[:1]
+    first_offer, alike = query_capabilities(backend, environment), claims[:1]
     for claim in claims[1:]:
         why = f"its CPU or packages are not those of {claims[0].device.name}"
         try:
             offer = run_on(claim, query_capabilities, backend, environment)
-            if (offer.machine, offer.versions) == (wanted.machine, wanted.versions):
+            if (offer.machine, offer.versions) == (first_offer.machine, first_offer.versions):
                 alike += (claim,)
                 continue
         except OrtuneError as error:
