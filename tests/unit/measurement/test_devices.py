@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from ortune.core.errors import BadSettings, Interruption, OrtuneError
 from ortune.core.settings import read_settings
 from ortune.data import stream
 from ortune.measurement import devices
-from ortune.measurement.devices import Device, open_device
-from ortune.measurement.executors import open_devices, open_executor
+from ortune.measurement.devices import CLAIMS, Device, LinkLost, find_claim, open_device
+from ortune.measurement.executors import RayDevice, open_devices, open_executor
 from ortune.measurement.process import (
     Worker,
     WorkerFailed,
@@ -89,7 +90,9 @@ def test_a_model_answers_there_as_here_and_travels_once(device: Device, tmp_path
                 answers[2]["y"].tolist()
                 == (np.full((2, 4), 2.0) @ np.arange(16).reshape(4, 4)).tolist()
             )
-            assert json.loads((job.out / "device.json").read_text())["free_bytes"] > 0
+            trace = json.loads((job.out / "device.json").read_text())
+            assert trace["device"] == "pi5" and trace["free_bytes"] > 0
+            assert trace["began"] < trace["ended"]
     there = Path(device.folder)
     names = sorted(path.name for path in there.glob("files/*/*"))
     assert names == ["model.onnx", "samples.stream", "w.bin"]
@@ -173,6 +176,50 @@ print(TASKS["capabilities"](bench)["missing"])
 """
     done = run_alone(tmp_path, code, tmp_path)
     assert done.stdout.strip() == "None", done.stderr
+
+
+def test_an_inventory_stands_for_all_its_devices(tmp_path: Path) -> None:
+    path = tmp_path / "devices.toml"
+    path.write_text('[a]\nhost = "a"\n[b]\nhost = "b"')
+    with open_executor(f"ssh:{path}") as place:
+        assert [claim.device.name for claim in CLAIMS.get()] == ["a", "b"]
+        assert find_claim(place) is CLAIMS.get()[0] and find_claim("b") is None
+    assert not CLAIMS.get()
+    with open_executor(f"ssh:{path}#b") as place:
+        assert place == "b" and [claim.device.host for claim in CLAIMS.get()] == ["b"]
+
+
+def test_a_device_that_was_released_starts_nothing(device: Device) -> None:
+    with open_device(device) as place:
+        (claim,) = CLAIMS.get()
+        claim.hold()
+        claim.release()
+        with pytest.raises(LinkLost, match="was released"):
+            claim.ask({"do": "put"})
+        with pytest.raises(LinkLost, match="was released"):
+            query_capabilities(Cpu(threads=7), place)
+
+
+@pytest.mark.parametrize(
+    ("alive", "names", "nodes"),
+    [((True, False), ["box"], [""]), ((True, True), ["box.1", "box.2"], ["n0", "n1"])],
+)
+def test_every_node_of_a_kind_is_a_device(
+    monkeypatch: pytest.MonkeyPatch, alive: tuple[bool, ...], names: list[str], nodes: list[str]
+) -> None:
+    rows = [
+        {"NodeID": f"n{place}", "Alive": lives, "NodeManagerAddress": "", "Resources": kinds}
+        for place, (lives, kinds) in enumerate(
+            zip((*alive, True), ({"target:box": 1}, {"target:box": 1}, {"CPU": 1}), strict=True)
+        )
+    ]
+    ray = SimpleNamespace(nodes=lambda: rows, is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with open_executor("ray#box") as place:
+        found = [claim.device for claim in CLAIMS.get()]
+    assert place == "box"
+    assert [entry.name for entry in found] == names
+    assert [entry.node for entry in found if isinstance(entry, RayDevice)] == nodes
 
 
 @pytest.mark.parametrize(
