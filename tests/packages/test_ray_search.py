@@ -193,7 +193,8 @@ def test_a_search_goes_on_where_the_node_that_timed_is_lost(digits: Path, tmp_pa
     assert list_timed_static(search)
     notes = json.loads((run / "ending.json").read_text(encoding="utf-8"))["notes"]
     assert "the connection to the device broke: the trial is repeated" in notes
-    plans = [json.dumps(t["plan"]) for t in search.list_trials() if t["part"] == "search"]
+    trials = [trial for trial in search.list_trials() if trial["part"] == "search"]
+    plans = [(json.dumps(trial["plan"]), trial["effort"]) for trial in trials]
     assert len(plans) == len(set(plans)), "nothing was tried twice"
 
 
