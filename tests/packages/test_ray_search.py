@@ -207,10 +207,10 @@ def test_nodes_of_a_kind_time_plans_at_once_and_each_one_at_a_time(
         home = {"HOME": str(tmp_path / name)}  # two nodes of one machine are one device by theirs
         nodes.add_node(num_cpus=1, resources={"target:box": 1}, env_vars=home)
     search = start_search(digits, tmp_path / "run", "ray#box", nodes.address, "--time", "1m")
-    best = find_best_recipe(search)
+    best = find_finalist(search)
     nodes.shutdown()
     local = start_search(digits, tmp_path / "alone", "local", "", "--time", "1m")
-    assert best == find_best_recipe(local)
+    assert best == find_finalist(local)
     timed = [t for t in search.list_trials() if t["part"] == "search" and t.get("device")]
     assert {trial["device"] for trial in timed} == {"box.1", "box.2"}
     first, second = (list_spans(search, device) for device in ("box.1", "box.2"))
@@ -219,11 +219,11 @@ def test_nodes_of_a_kind_time_plans_at_once_and_each_one_at_a_time(
     assert any(a[0] < b[1] and b[0] < a[1] for a in first for b in second), "both at once"
 
 
-def find_best_recipe(search: RunningSearch) -> dict[str, Any]:
-    """Return the steps of the winner; its settings may be level with others."""
-    key = search.finish()["best"]["key"]
-    trial = next(trial for trial in search.list_trials() if trial["key"] == key)
-    recipe: dict[str, Any] = trial["plan"]["recipe"]
+def find_finalist(search: RunningSearch) -> dict[str, Any]:
+    """Return the steps of the first finalist: a busy machine may leave it unproved."""
+    search.finish()
+    final = next(trial for trial in search.list_trials() if trial["part"] == "final")
+    recipe: dict[str, Any] = final["plan"]["recipe"]
     return recipe
 
 

@@ -92,7 +92,6 @@ def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
 
     def start(job: WorkerJob, **limits: Any) -> str:
         started.append((job, limits))
-        job.out.mkdir(parents=True)
         return "a worker"
 
     monkeypatch.setattr(measure, "Worker", start)
