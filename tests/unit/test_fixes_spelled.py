@@ -26,7 +26,8 @@ from ortune.core.observer import Observer
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.reading import read_step
 from ortune.core.workload import Workload
-from ortune.data.sequences.rolling import SequenceForm, parse_state_pairs
+from ortune.data.sequences.request import SequenceForm
+from ortune.data.sequences.rolling import parse_state_pairs
 from ortune.data.synthetic import require_input_names
 from ortune.exporters.request import DynamicAxes, InputSpecs
 from ortune.measurement import devices, environment

@@ -1,7 +1,5 @@
 """What `export` is asked, and what a model of PyTorch needs beside its name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY

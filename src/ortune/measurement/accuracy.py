@@ -11,8 +11,6 @@ has the tests, their sources and what they cost. A plan of exact steps whose out
 baseline's to 80 dB is proved by construction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What this process and its live workers may take of the memory together, and who is ended."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Environments: names of the interpreters that workers run in, looked up on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

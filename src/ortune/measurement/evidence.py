@@ -1,7 +1,5 @@
 """What samples say of a budget, by the kind of its metric: estimate, bound, proof."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A node of Ray is a device like another: what `ortune.measurement.devices` sends 
 process that an actor of Ray starts there.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The contract between a caller and its worker process: one JSON file and one folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -7,8 +7,6 @@ also fetches its cache line first (write-allocate) unless the kernel streams pas
 traffic is not counted, so a kernel that only reads is faster than a copy and has its own ceiling.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ which hold the states too. A sample's digest is that of all steps up to it, so t
 depend on the machine that rolled them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -27,7 +25,8 @@ from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences import rolling, steps
-from ortune.data.sequences.rolling import FILE, Rolling
+from ortune.data.sequences.request import FILE
+from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
 from ortune.data.sources import Source
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job

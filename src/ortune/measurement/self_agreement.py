@@ -1,7 +1,5 @@
 """Ask a worker whether a model agrees with itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

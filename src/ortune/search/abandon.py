@@ -15,8 +15,6 @@ Of plans that would end at 1.02 times the best 3 % are stopped; of all that are 
 plans lie evenly between 0.8 and 4 times the best, 0.16 % would have ended within 2 % of it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

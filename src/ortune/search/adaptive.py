@@ -1,7 +1,5 @@
 """Whatever is expected to gain most per second, by all that this run has measured."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The best plan of a study at every batch that was timed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from statistics import fmean
 

@@ -4,8 +4,6 @@ They are timed in turns with the original, and confirmed in fresh pairs. What is
 was built and scored once, where the search took place.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

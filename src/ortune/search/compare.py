@@ -1,7 +1,5 @@
 """How one trial stands to another: pure functions over records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 

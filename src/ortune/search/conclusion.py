@@ -1,7 +1,5 @@
 """What a search concludes beside its winner: how far the machine could be trusted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The verb `optimize` for several models that have nothing to do with each other."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """For a search: the step that fixes the inputs' sizes, where all samples have one shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from ortune.core.facts import TensorSpec

@@ -1,7 +1,5 @@
 """The loop of a search: a policy proposes; what is accepted and claimed is decided here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack

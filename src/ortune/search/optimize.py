@@ -1,7 +1,5 @@
 """The verb `optimize`: find the fastest version of a model within an accuracy budget."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Buckets of lengths that cut the padding off calls: proved harmless, chosen by data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

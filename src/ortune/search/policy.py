@@ -1,7 +1,5 @@
 """What a search may try next: a policy proposes one plan from the records of all before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -23,7 +23,7 @@ from ortune.core.fields import (
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
-from ortune.data.sequences.rolling import SequenceRequest
+from ortune.data.sequences.request import SequenceRequest
 from ortune.exporters.request import Export, ModuleRequest
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """What the end of a search will take, by what was measured before: time that is kept back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where a search looks: ``--on`` read, with the environments that backends run in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ortune.backends.torch import Torch

@@ -9,7 +9,7 @@ from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsReque
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, InputShapes, Model, Option, Out, Source
 from ortune.core.request import UnpackRequest, request
-from ortune.data.sequences.rolling import SequenceRequest
+from ortune.data.sequences.request import SequenceRequest
 
 OBSERVERS = (
     *("min-max", "min-max(average=0.05)"),

@@ -13,7 +13,7 @@ from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, File, Model, Option
 from ortune.core.request import DataRequest, request
-from ortune.data.sequences.rolling import SequenceRequest
+from ortune.data.sequences.request import SequenceRequest
 from ortune.quantizers.common.qdq import runtime_rules
 
 if TYPE_CHECKING:

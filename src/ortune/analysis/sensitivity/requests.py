@@ -11,7 +11,7 @@ from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Duration, File, Model, Option, Source
 from ortune.core.request import request
-from ortune.data.sequences.rolling import SequenceRequest
+from ortune.data.sequences.request import SequenceRequest
 
 if TYPE_CHECKING:
     from ortune.core.budget import Budget

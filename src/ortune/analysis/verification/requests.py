@@ -9,7 +9,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.fields import File, Model, Option, Out, Source
 from ortune.core.request import DataRequest, UnpackRequest, request
-from ortune.data.sequences.rolling import SequenceRequest
+from ortune.data.sequences.request import SequenceRequest
 
 
 @request

@@ -11,7 +11,7 @@ from ortune.core.wording import format_count, join_names
 from ortune.data import checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import LABEL
-from ortune.data.sequences.rolling import FILE, GROUP
+from ortune.data.sequences.request import FILE, GROUP
 
 _SAVE = "save arrays of [steps, ...]: one more dimension than the input, or its rows as steps"
 

@@ -1,7 +1,5 @@
 """What environments offer: which backends run in each, and what a GPU lacks there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

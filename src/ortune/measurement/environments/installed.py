@@ -1,7 +1,5 @@
 """Add, list and remove environments: virtual ones of ours, below the cache folder."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

@@ -1,7 +1,5 @@
 """The releases that environments are made for: a table, every distribution to its version."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the machine is."""
 
-from __future__ import annotations
-
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version

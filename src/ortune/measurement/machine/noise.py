@@ -5,8 +5,6 @@ A record is the difference of two snapshots; a judgement is a pure function over
 what takes the CPU away behind the scheduler's back, makes a machine too noisy for a verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Lower bounds of a mean of bounded values that hold at any number of samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

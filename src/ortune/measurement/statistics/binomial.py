@@ -1,7 +1,5 @@
 """Exact binomial tests of a share of samples, one-sided, without approximation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """Percentile bootstrap over groups of samples: an interval that proves nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Exact unconditional test of how many answers were lost, samples being paired."""
 
-from __future__ import annotations
-
 import math
 from functools import cache, lru_cache
 from statistics import NormalDist

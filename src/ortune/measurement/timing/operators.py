@@ -1,7 +1,5 @@
 """Runs with the runtime's own profiler on: how a run's time divides among operators."""
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Paired timing: two live workers, asked for bursts in the order A B B A."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -6,8 +6,6 @@ before an answer say how far it is. Whatever the runtime
 prints goes to stderr. onnx_ir is never imported here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

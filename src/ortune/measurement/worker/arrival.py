@@ -5,8 +5,6 @@ needs the standard library alone. One line of JSON says what is asked; files lie
 and are named by what is in them, so that each travels once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Tasks that load a PyTorch module: what it takes, how it answers, and its ONNX file."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path

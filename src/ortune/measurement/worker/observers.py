@@ -5,8 +5,6 @@ files are the parent's (`ortune.quantizers.calibration.calibrate`): a model that
 watched.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What compares a model with itself: run twice, and without the runtime's optimizers."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

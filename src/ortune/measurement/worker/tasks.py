@@ -1,7 +1,5 @@
 """The tasks of a worker: functions of its workbench and plain JSON values."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The live state of a worker: lanes of sessions, and feeds."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Calls that come at their own pace, whether or not the last one is answered."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

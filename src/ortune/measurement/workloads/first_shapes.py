@@ -1,7 +1,5 @@
 """The first run at every shape: what recompiles, replans or allocates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median

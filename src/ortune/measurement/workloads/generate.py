@@ -1,7 +1,5 @@
 """A decoder at work: it reads a prompt and writes tokens, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """One run after another: how long a caller waits for each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ortune.core.workload import Driven, Rig, Span, Workload

@@ -1,7 +1,5 @@
 """The MLPerf scenarios, driven by MLCommons' own load generator."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

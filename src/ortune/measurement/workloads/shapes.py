@@ -1,7 +1,5 @@
 """A mix of input shapes, one run after another."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

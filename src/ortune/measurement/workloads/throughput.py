@@ -1,7 +1,5 @@
 """Sessions side by side, each always busy: how many inferences a second come out."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The plans that a search may try next, with where each comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations

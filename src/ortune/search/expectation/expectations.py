@@ -7,8 +7,6 @@ those of the recipe and those of the backend's arithmetic, which add up as losse
 on one scale for all metrics how near a score lies to its budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What plans are made of, in names that trials of one plan share with others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache, lru_cache

@@ -5,8 +5,6 @@ instruction sets, and weights that are read from memory. What tables show beyond
 (`fitted`). Trying a plan costs seconds of building, loading, timing and scoring it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -6,8 +6,6 @@ over named features, each with a prior of its own, so that records of one plan t
 share its features.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Only the timing runs in threads, each with a device to itself; plans are built a
 thread of the search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The accuracy budget, fixed before any candidate exists."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans become trials: built, timed against a live original, scored and recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What an experiment is prepared from, as it was read, and when two are the same search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -7,8 +7,6 @@ was being written when the process died: it is cut off. A later line of the same
 replaces the former: it was concluded again by what the run learnt since.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

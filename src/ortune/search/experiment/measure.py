@@ -1,7 +1,5 @@
 """Take one plan to a trial: build, load, time against the baseline, score, judge."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

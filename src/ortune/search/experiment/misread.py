@@ -6,8 +6,6 @@ taken out by halves until few are left without which the runtime keeps the budge
 that have the same operators around them, as a fault of one layer is one of all like it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Run the original: the budget first, then the parts of the data, then its own scores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

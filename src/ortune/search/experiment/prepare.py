@@ -1,7 +1,5 @@
 """Fix everything before the first candidate: feeds, split, baseline outputs, budget, job."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence

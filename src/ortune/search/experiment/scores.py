@@ -1,7 +1,5 @@
 """Score a loaded plan and judge it: the budget's metric decides, others are shown beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measure the regions of a plan one at a time: what each costs, and saves in time."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Divide a model into regions: a layer with what runtimes fuse with it, and who reads whom."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is known of regions at a plan's precision: records that are written and read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ what it would be here, under the same key: what a search may find does not chang
 waits. What fails on a node is built here, as is what calls code of the user's.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack

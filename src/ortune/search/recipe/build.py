@@ -8,8 +8,6 @@ on request (`keeps_io` False): numbers are compared across it by its bridge, and
 compared with the model behind it, on samples that were taken over.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a build takes and gives, and where builds of one run are kept for reuse."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Do two model files compute the same? Asked of a worker, on real or made-up samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice

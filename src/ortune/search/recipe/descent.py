@@ -4,8 +4,6 @@
 test's goal over how a bundle is served: they differ in what a candidate is and when it is better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TypeVar
 

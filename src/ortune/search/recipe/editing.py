@@ -1,7 +1,5 @@
 """The model under edit: every step is a transaction, and numbers are compared."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

@@ -5,8 +5,6 @@
 Writers need no lock: a blob is what it is called, and appears whole, as an entry does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import uuid

@@ -1,7 +1,5 @@
 """The candidates: tens of plans. The order of passes is never searched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property

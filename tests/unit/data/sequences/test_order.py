@@ -6,7 +6,8 @@ import pytest
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.sequences.rolling import SequenceForm, StatePair
+from ortune.data.sequences.request import SequenceForm
+from ortune.data.sequences.rolling import StatePair
 from ortune.data.sequences.steps import (
     Steps,
     describe_sequences,
