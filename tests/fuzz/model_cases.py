@@ -244,6 +244,13 @@ CASES: tuple[Callable[[], Case], ...] = (
             ("no location", {"offset": 0}),
         )
     ),
+    _case(
+        "constant of two attributes",
+        _chain(
+            _node("Constant", "", "c", value_float=1.0, value_floats=[1.0, 2.0]),
+            _node("Add", "x c", "y"),
+        ),
+    ),
     _case("opset 999", _opsets(("", 999))),
     _case("opset 0", _opsets(("", 0))),
     _case("opset -1", _opsets(("", -1))),

@@ -135,7 +135,7 @@ def read(case: Case, folder: Path) -> None:
 
 
 def _elements(one: TensorSpec) -> int:
-    return math.prod(dim for dim in one.shape or () if isinstance(dim, int))
+    return math.prod(dim for dim in one.shape or () if isinstance(dim, int) and dim > 0)
 
 
 TARGET = Target("model", lambda: model_cases.CASES, draw, read)

@@ -392,3 +392,16 @@ class Trial:
     def score(self) -> Score | None:
         """The score that the budget judges."""
         return self.scores[0] if self.scores else None
+
+
+_BUILDER = "builds"
+
+
+def count_spent_s(trials: Iterable[Trial]) -> float:
+    """Return about how many seconds trials took: devices worked at once, beside one builder."""
+    by_place: dict[str, float] = {}
+    for trial in trials:
+        by_place[trial.device] = by_place.get(trial.device, 0.0) + trial.seconds
+        if trial.device:
+            by_place[_BUILDER] = by_place.get(_BUILDER, 0.0) + trial.building
+    return by_place.pop("", 0.0) + max(by_place.values(), default=0.0)

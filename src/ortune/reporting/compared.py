@@ -18,7 +18,7 @@ from ortune.core.section import (
     Tile,
 )
 from ortune.core.study import Study
-from ortune.core.trial import Trial
+from ortune.core.trial import Trial, count_spent_s
 from ortune.reporting.beside import fill_rows
 from ortune.reporting.blocks import Part, summarize
 
@@ -104,7 +104,7 @@ def _tabulate_figures(studies: Sequence[Study], names: Sequence[str]) -> Iterato
         ("memory, MB", lambda study: say.format_measurement(study.best, "peak_rss")),
         ("load, ms", lambda study: say.format_measurement(study.best, "load_ns")),
         ("plans tried", lambda study: str(len(say.list_latest_trials(study)) - 1)),
-        ("search, s", lambda study: f"{sum(trial.seconds for trial in study.trials):.0f}"),
+        ("search, s", lambda study: f"{count_spent_s(study.trials):.0f}"),
         ("ended", lambda study: study.finished),
         ("budget", lambda study: str(study.budget)),
     )

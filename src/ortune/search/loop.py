@@ -15,7 +15,7 @@ from ortune.core.near_miss import find_near_miss
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
-from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial
+from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial, count_spent_s
 from ortune.core.wording import format_count, shorten_groups
 from ortune.measurement.devices import find_claim
 from ortune.measurement.machine import noise
@@ -33,7 +33,7 @@ from ortune.search.compare import (
 )
 from ortune.search.expectation.mixtures import MixtureSearch, longest_s
 from ortune.search.experiment import measure
-from ortune.search.experiment.at_once import TimingsAtOnce, count_spent_s
+from ortune.search.experiment.at_once import TimingsAtOnce
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import is_finished, write_ending

@@ -20,13 +20,13 @@ from ortune.core.errors import BadSettings, Interruption
 from ortune.core.event import Note
 from ortune.core.step import Recipe
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Plan, Proposal, Status, Trial
+from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, count_spent_s
 from ortune.measurement.devices import CLAIMS, Device, LinkLost, find_claim, open_device
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.search.adaptive import expect_outcomes
 from ortune.search.experiment import at_once, evaluate, measure
-from ortune.search.experiment.at_once import count_spent_s, leave_out_unlike
+from ortune.search.experiment.at_once import leave_out_unlike
 from ortune.search.policy import View
 
 A, B = Device(HERE, "a"), Device("second", "b")

@@ -72,8 +72,8 @@ def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
         return value.const_value if value is not None and value.is_initializer() else None
     if node.domain or node.op_type != "Constant":
         return None
-    attribute = next(iter(node.attributes.values()), None)
-    if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
+    attributes = list(node.attributes.values())
+    if len(attributes) != 1 or attributes[0].is_ref() or attributes[0].name not in _DENSE:
         return None
     return ir.convenience.get_const_tensor(value)
 

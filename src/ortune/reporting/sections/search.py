@@ -25,10 +25,13 @@ class SearchSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         if len(study.trials) < 2:
             return
-        spent, rows = 0.0, []
+        ends, rows = {"": 0.0}, []  # device -> when its last trial ended
         for trial in study.trials:
-            rows.append(_make_row(study, trial, spent))
-            spent += trial.seconds
+            begin = ends.get(trial.device, ends[""]) if trial.device else max(ends.values())
+            rows.append(_make_row(study, trial, begin))
+            end = begin + trial.seconds
+            ends = {**ends, trial.device: end} if trial.device else {"": end}
+        spent = max(ends.values())
         hopeful = sorted(
             (plan for plan in study.ending.left_out if plan.speedup and plan.seconds),
             key=lambda plan: -(plan.speedup.value if plan.speedup else 0.0) * (plan.chance or 0),

@@ -4,7 +4,6 @@ Only the timing runs in threads, each with a device to itself; plans are built a
 thread of the search.
 """
 
-from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
@@ -21,8 +20,6 @@ from ortune.measurement.devices import CLAIMS, Claim, run_on
 from ortune.measurement.process import WorkerFailed, query_capabilities
 from ortune.measurement.timing.pairs import Stop
 from ortune.search.experiment.evaluate import Attempts, BuiltPlan, measure_unless_lost
-
-_BUILDER = "builds"
 
 
 class TimingsAtOnce:
@@ -122,16 +119,6 @@ def leave_out_unlike(backend: Backend, environment: str, sink: Sink) -> None:
         claim.release()
         sink(Note(f"{claim.device.name} is left out: {why}", warning=True))
     CLAIMS.set(alike)
-
-
-def count_spent_s(trials: Iterable[Trial]) -> float:
-    """Return about how many seconds trials took: devices worked at once, beside one builder."""
-    by_place: dict[str, float] = {}
-    for trial in trials:
-        by_place[trial.device] = by_place.get(trial.device, 0.0) + trial.seconds
-        if trial.device:
-            by_place[_BUILDER] = by_place.get(_BUILDER, 0.0) + trial.building
-    return by_place.pop("", 0.0) + max(by_place.values(), default=0.0)
 
 
 def _time_plan(built: BuiltPlan) -> tuple[Trial | None, float]:

@@ -95,6 +95,16 @@ def test_nothing_is_drawn_where_nothing_was_tried(study: Study) -> None:
         assert not list(section().blocks(alone))
 
 
+def test_trials_of_devices_that_worked_at_once_begin_side_by_side(study: Study) -> None:
+    devices = (("a", 5.0), ("b", 7.0), ("a", 4.0), ("", 2.0))
+    trials = [replace(plan(f"p{n}", 0.8), device=d, seconds=s) for n, (d, s) in enumerate(devices)]
+    alone = replace(study, trials=(replace(study.trials[0], seconds=3.0), *trials))
+    chart = one(Chart, list(SearchSection().blocks(alone)))
+    assert isinstance(chart, Chart)
+    spans = [row[1:3] for row in chart.table.rows][1:5]
+    assert spans == [("3", "8"), ("3", "10"), ("8", "12"), ("12", "14")]
+
+
 def timed(study: Study, scale: float) -> Study:
     """Give the winner a hundred runs of 1.00 to 1.99 ms, at `scale` of the original's."""
     ns = tuple(1_000_000 + 10_000 * n for n in range(100))
