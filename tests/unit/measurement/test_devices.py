@@ -41,7 +41,7 @@ while [ "$1" != -- ]; do shift; done
 exec 9<&0
 sh -c "$3" <&9 & child=$!
 while kill -0 $child 2>/dev/null; do
-    [ -e "{down}" ] && kill -9 $child && exit 255
+    [ -e "{down}" ] && kill -9 $child && {{ wait $child; exit 255; }}
     sleep 0.05
 done
 wait $child
