@@ -18,9 +18,14 @@ def is_ray(executor: str) -> bool:
 
 def list_node_cpus() -> list[int]:
     """Return the CPUs of every live node of the cluster that is open; a head may have none."""
+    return [int(node["Resources"].get("CPU", 0)) for node in list_live_nodes()]
+
+
+def list_live_nodes() -> list[dict[str, Any]]:
+    """Return the live nodes of the cluster that is open, as `ray.nodes` describes them."""
     import ray
 
-    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager

@@ -18,13 +18,13 @@ import time
 import tomllib
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol
 
 from ortune.core import regular_file
 from ortune.core.capabilities import HERE
@@ -45,7 +45,6 @@ _PACKAGES = ("core", "data", "graph", "backends", "metrics", "measurement")
 _CHUNK = 1 << 20
 _ARRIVAL = Path(__file__).parent / "worker" / "arrival.py"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
-T = TypeVar("T")
 
 
 class LinkLost(Exception):
@@ -191,11 +190,11 @@ def open_device(*devices: Device, environment: str = "") -> Iterator[str]:
             claim.release()
 
 
-def run_on(claim: Claim, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that uses this of the open devices alone."""
+def bind_device(claim: Claim) -> Context:
+    """Return a context, to run in any thread, that uses this of the open devices alone."""
     context = copy_context()
     context.run(CLAIMS.set, (claim,))
-    return context.run(function, *arguments)
+    return context
 
 
 def find_claim(environment: str) -> Claim | None:

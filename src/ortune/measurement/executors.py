@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from ortune.core.capabilities import HERE
-from ortune.core.cluster import is_ray, open_cluster
+from ortune.core.cluster import is_ray, list_live_nodes, open_cluster
 from ortune.core.errors import BadSettings, suggest_names
 from ortune.core.python_process import make_python_command
 from ortune.measurement.devices import LOST, Connection, Device, open_device, read_inventory
@@ -87,10 +87,8 @@ def open_executor(executor: str) -> Iterator[str]:
 
 def _list_by_node(kind: str, address: str) -> tuple[Device, ...]:
     """Return a device a node of a kind; where there is one node, another may take its place."""
-    import ray
-
-    alive = (node for node in ray.nodes() if node["Alive"])
-    nodes = sorted(node["NodeID"] for node in alive if f"{KIND}{kind}" in node["Resources"])
+    resource = f"{KIND}{kind}"
+    nodes = sorted(n["NodeID"] for n in list_live_nodes() if resource in n["Resources"])
     if len(nodes) < 2:
         return (RayDevice(kind, address),)
     numbered = enumerate(nodes, 1)
@@ -99,8 +97,6 @@ def _list_by_node(kind: str, address: str) -> tuple[Device, ...]:
 
 def describe_nodes() -> list[dict[str, Any]]:
     """Return address, CPUs, bytes of memory and kinds of each node of the cluster that is open."""
-    import ray
-
     return [
         {
             "node": node["NodeManagerAddress"],
@@ -110,8 +106,7 @@ def describe_nodes() -> list[dict[str, Any]]:
                 name.removeprefix(KIND) for name in node["Resources"] if name.startswith(KIND)
             ),
         }
-        for node in ray.nodes()
-        if node["Alive"]
+        for node in list_live_nodes()
     ]
 
 

@@ -85,16 +85,14 @@ class Adaptive:
 
     def next(self, view: View) -> Proposal | SurveyRequest | None:
         """Return what to try now."""
-        if view.spare_for_families <= 0 and len(view.trials) > 1:
-            return None
-        if view.spare <= 0 and len(view.trials) > 1:
-            return self._propose_family(view, self.rank_candidates(view))
+        # One plan is tried however short the time is: without any there is no finalist.
+        room = view.spare if len(view.trials) > 1 else math.inf
+        if room <= 0:
+            return self._propose_family(view, self.rank_candidates(view), room)
         for option in chain(list_screening_plans(view), list_mended_plans(view)):
             same = view.list_same_steps(option.plan)
             if not view.has_trial(option.plan) and not find_obstacle(option.plan, same):
                 return _make_proposal(option, "screen" if option.stage == "screen" else "search")
-        # One plan is tried however short the time is: without any there is no finalist.
-        room = view.spare if len(view.trials) > 1 else math.inf
         survey_candidates = rank_surveys(view)
         ranked = self.rank_candidates(view, survey_candidates)
         fit = (
@@ -116,7 +114,7 @@ class Adaptive:
             if near and fits and not trial.has_reached("search"):
                 why = "timed briefly, and close to the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
-        if (proposal := self._propose_family(view, ranked)) is not None:
+        if (proposal := self._propose_family(view, ranked, room)) is not None:
             return proposal
         for trial in _list_doubtful(view):
             if trial.seconds - trial.building <= view.spare:
@@ -124,18 +122,18 @@ class Adaptive:
                 return Proposal(trial.plan, "search", why, "full", neighbour_of=trial.neighbour_of)
         return None
 
-    def _propose_family(self, view: View, ranked: Sequence[_RankedCandidate]) -> Proposal | None:
+    def _propose_family(
+        self, view: View, ranked: Sequence[_RankedCandidate], room: float
+    ) -> Proposal | None:
         """Return the first plan of a family.
 
         Where it may gain, it may take the time kept for finalists that are as fast as the first:
         they differ by little, and a family without a trial may not.
         """
         for option in _list_first_of_families(view, ranked):
-            gains = option.worth + option.mixed >= self.worth
             seconds = option.expected.seconds
-            if seconds <= _MUCH_LONGER * view.spare or (
-                gains and seconds <= view.spare_for_families
-            ):
+            may_gain = option.worth + option.mixed >= self.worth
+            if seconds <= _MUCH_LONGER * room or (may_gain and seconds <= view.spare_for_families):
                 why = f"first plan of its kind; {_describe_expectation(view, option.expected)}"
                 return _make_proposal(option.candidate, "search", why)
         return None

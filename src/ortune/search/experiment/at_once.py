@@ -6,7 +6,6 @@ thread of the search.
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -16,7 +15,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import Interruption, OrtuneError
 from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.trial import Proposal, Trial
-from ortune.measurement.devices import CLAIMS, Claim, run_on
+from ortune.measurement.devices import CLAIMS, Claim, bind_device
 from ortune.measurement.process import WorkerFailed, query_capabilities
 from ortune.measurement.timing.pairs import Stop
 from ortune.search.experiment.evaluate import Attempts, BuiltPlan, measure_unless_lost
@@ -70,7 +69,7 @@ class TimingsAtOnce:
             return self.collect()
         timing = [claim for _, claim in self._pending.values()]
         free = next(claim for claim in CLAIMS.get() if claim not in timing)
-        work = self._threads.submit(copy_context().run, run_on, free, _time_plan, built)
+        work = self._threads.submit(bind_device(free).run, _time_plan, built)
         self._pending[work] = built, free
         return []
 
@@ -110,7 +109,7 @@ def leave_out_unlike(backend: Backend, environment: str, sink: Sink) -> None:
     for claim in claims[1:]:
         why = f"its CPU or packages are not those of {claims[0].device.name}"
         try:
-            offer = run_on(claim, query_capabilities, backend, environment)
+            offer = bind_device(claim).run(query_capabilities, backend, environment)
             if (offer.machine, offer.versions) == (first_offer.machine, first_offer.versions):
                 alike += (claim,)
                 continue

@@ -20,7 +20,7 @@ from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import load_serving, read_serving
 from ortune.core import regular_file
 from ortune.core.backend import Backend
-from ortune.core.cluster import list_node_cpus, open_cluster
+from ortune.core.cluster import list_live_nodes, list_node_cpus, open_cluster
 from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import spelling
 from ortune.core.wording import format_count
@@ -227,11 +227,7 @@ class _Driver:
     def _reserve_ports(self, access: Access) -> tuple[Address, Address | None]:
         """Return where the proxies will listen, once the head of the cluster has tried it."""
         request, ray = self._request, self._ray
-        head = next(
-            node
-            for node in ray.nodes()
-            if node["Alive"] and "node:__internal_head__" in node["Resources"]
-        )
+        head = next(n for n in list_live_nodes() if "node:__internal_head__" in n["Resources"])
         number = ipaddress.ip_address(_ask_head(ray, resolve_host, request.host))
         if not number.is_loopback and access.open:
             self._journal.log_event(
