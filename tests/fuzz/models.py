@@ -135,7 +135,7 @@ def read(case: Case, folder: Path) -> None:
 
 
 def _elements(one: TensorSpec) -> int:
-    """Return about how many elements a made-up sample has; a free dimension is some dozens long."""
+    """Return about how many elements a made-up sample has; a free dimension counts as 64."""
     return math.prod(dim if isinstance(dim, int) else 64 for dim in one.shape or ())
 
 
