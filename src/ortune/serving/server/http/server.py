@@ -32,6 +32,7 @@ _LINES, _SLICE = 256, 1 << 13
 """Ends of lines in what comes at once, above which it is parsed by slices of so many bytes, with
 others in between: each chunk of a byte costs as much as one of a megabyte."""
 _END = b"\r\n\r\n"
+_VERSIONS = (b" HTTP/1.1\r", b" HTTP/1.0\r")
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _REFUSAL = b"The head of the request is too large."
 _BAD_REQUEST = (
@@ -47,6 +48,8 @@ _MOST_CONNECTIONS = 1 << 15
 _LAME_DUCK_S = 1.0
 """Seconds in which connections that are kept alive learn that they end, each with an answer."""
 _POLL_S = 0.05
+_CUT_A_TURN = 50
+"""Connections that are cut before others have their turn: 1 ms."""
 
 
 class _Transport:
@@ -79,6 +82,56 @@ class _Transport:
             self._transport.write(data)
 
 
+class _FirstHead(asyncio.Protocol):
+    """A new connection until the head of its first request is here.
+
+    Then `_Connection` takes over, which costs five times as much: clients that open thousands and
+    say nothing hold nobody up. `waiting` holds it until then.
+    """
+
+    __slots__ = ("_client", "_head", "_make", "_peers", "_waiting", "since", "transport")
+
+    def __init__(
+        self, make: Callable[[], _Connection], waiting: set[_FirstHead], peers: PeerLimit
+    ) -> None:
+        self._make, self._waiting, self._peers = make, waiting, peers
+        self._client, self._head, self.since = "", b"", asyncio.get_running_loop().time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        client = identify_client(str((transport.get_extra_info("peername") or ("",))[0]))
+        try:
+            self._peers.open_one(client)
+        except RequestRefused:
+            transport.abort()
+            return
+        self._client = client
+        self._waiting.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if _END in self._head or not _may_begin_request(self._head):
+            self._waiting.discard(self)
+            connection = self._make()
+            connection.begin(self.transport, self._client, self.since)
+            self.transport.set_protocol(connection)
+            connection.data_received(self._head)
+        elif len(self._head) > _HEAD_BYTES:
+            self.transport.write(_BAD_REQUEST)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.discard(self)
+        if self._client:
+            self._peers.close_one(self._client)
+
+
+def _may_begin_request(head: bytes) -> bool:
+    """Whether more may make a request of it; what is none is refused at once."""
+    line, end, _ = head.partition(b"\n")
+    return line.endswith(_VERSIONS) if end else line[:1].isupper()
+
+
 class _Connection(asyncio.Protocol):
     """One client's connection: bounds around the protocol that reads HTTP, `inner`.
 
@@ -91,31 +144,24 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, open_connections: set[_Connection], peers: PeerLimit) -> None:
         self._open_connections, self._peers = open_connections, peers
-        self._client: str | None = None
         self._loop = asyncio.get_running_loop()
         self.lost = False
         self.writable = asyncio.Event()
         self.writable.set()
-        self._head_since: float | None = self._loop.time()
         self._in_head, self._head, self._last = True, 0, b""
         self._received = self._delivered = 0
         self._taken_bytes, self._looked = 0, 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def begin(self, transport: asyncio.Transport, client: str, since: float) -> None:
+        """Take over a connection that `client` opened at `since`."""
+        self._client, self._head_since = client, since
         self._transport = _Transport(transport, self.inner)
-        client = identify_client(str((transport.get_extra_info("peername") or ("",))[0]))
-        try:
-            self._peers.open_one(client)
-            self._client = client
-        except RequestRefused:
-            transport.abort()
         self._open_connections.add(self)
         self.inner.connection_made(self._transport)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_connections.discard(self)
-        if self._client is not None:
-            self._peers.close_one(self._client)
+        self._peers.close_one(self._client)
         self.lost = True
         self.writable.set()
         self.inner.connection_lost(exc)
@@ -231,6 +277,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:
         self._app = app
         self.ending = False
+        self._waiting: set[_FirstHead] = set()
         self.open_connections: set[_Connection] = set()
         self._peers = PeerLimit(_MOST_CONNECTIONS, _MOST_CONNECTIONS // 2, "connections")
         super().__init__(
@@ -253,12 +300,17 @@ class HttpServer(uvicorn.Server):
             )
         )
 
-    def _make_connection(self, *, app_state: dict[str, Any], **options: Any) -> _Connection:
-        """Return the protocol of a new connection; the scope of its requests names it."""
-        connection = _Connection(self.open_connections, self._peers)
-        state = {**app_state, "connection": connection}
-        connection.inner = HttpToolsProtocol(app_state=state, **options)
-        return connection
+    def _make_connection(self, *, app_state: dict[str, Any], **options: Any) -> _FirstHead:
+        """Return the protocol of a new connection; the scope of its requests names the one that
+        takes over."""
+
+        def make() -> _Connection:
+            connection = _Connection(self.open_connections, self._peers)
+            state = {**app_state, "connection": connection}
+            connection.inner = HttpToolsProtocol(app_state=state, **options)
+            return connection
+
+        return _FirstHead(make, self._waiting, self._peers)
 
     async def _answer_request(self, scope: Message, receive: Receive, send: Send) -> None:
         """Have the application answer a request."""
@@ -300,6 +352,11 @@ class HttpServer(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.open_connections):
                 connection.cut_if_stuck(now)
+            late = [one for one in self._waiting if now - one.since > HEAD_S]
+            for number, one in enumerate(late):
+                one.transport.abort()
+                if number % _CUT_A_TURN == 0:
+                    await asyncio.sleep(0)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: Any = None) -> None:
@@ -315,4 +372,6 @@ class HttpServer(uvicorn.Server):
         until = loop.time() + _LAME_DUCK_S
         while self.open_connections and loop.time() < until:
             await asyncio.sleep(_POLL_S)
+        for one in list(self._waiting):
+            one.transport.abort()
         await super().shutdown(sockets)
