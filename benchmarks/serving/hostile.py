@@ -2,11 +2,11 @@
 
     python -m benchmarks.serving.hostile [--seconds 10] [--only TEXT]
 
-Each kind, by HTTP and by gRPC, for two windows of so many seconds beside an open loop of three
-honest clients (binary and JSON over HTTP, gRPC), in turns with two windows of the same load alone;
-then all kinds at once for six windows beside two alone. Hostile clients have an address of their
-own where they hold many connections, and only the CPU that nobody else wants, as if they came from
-another machine. At the end SIGTERM comes while all of them are there.
+Each kind, by HTTP and by gRPC, for three windows of so many seconds beside an open loop of three
+honest clients (binary and JSON over HTTP, gRPC), in turns with three windows of the same load
+alone; then all kinds at once for nine windows beside three alone. Hostile clients have an address
+of their own where they hold many connections, and only the CPU that nobody else wants, as if they
+came from another machine. At the end SIGTERM comes while all of them are there.
 
 Results: benchmarks/results/serving_hostile.json; exit 1 when the others' p99 is more than twice
 what it is alone, one of them gets an error, the server holds more than it may, or ends late.
@@ -46,6 +46,8 @@ from benchmarks.speed.neighbour import to_itself
 
 _HOSTILE_HOST = "127.0.0.2"
 _RATE, _SLOWER, _DRAIN_S, _END_S = 150.0, 2.0, 5.0, 5.0
+_TURNS = 3
+"""Of which the median counts: a neighbour of the machine spoils one."""
 _HELD = 1 << 30
 """Bytes that the server may hold of requests and answers beside its own."""
 _SILENT, _READERS, _ENDLESS, _TEXTS = 2200, 64, 4, 60 << 20
@@ -209,11 +211,11 @@ def _beside_all(models: Sequence[Path], how: Sequence[str], seconds: float) -> R
 def _beside(
     server: Serving, kinds: Sequence[tuple[str, Hostile]], seconds: float, beside: int = 1
 ) -> Row:
-    """Measure the honest clients alone and beside hostile ones, in two turns."""
+    """Measure the honest clients alone and beside hostile ones, in turns."""
     alone, hostile = list[list[Load]](), list[list[Load]]()
     status = Path(f"/proc/{server.process.pid}")
     first = 0
-    for _ in range(2):
+    for _ in range(_TURNS):
         alone.append(_honest(server, seconds))
         first = first or _peak(status)
         (status / "clear_refs").write_text("5")  # the peak begins anew
