@@ -141,6 +141,7 @@ class _Connection(asyncio.Protocol):
 
     inner: HttpToolsProtocol
     _transport: _Transport
+    _head_since: float | None
 
     def __init__(self, open_connections: set[_Connection], peers: PeerLimit) -> None:
         self._open_connections, self._peers = open_connections, peers
