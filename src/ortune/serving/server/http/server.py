@@ -353,9 +353,9 @@ class HttpServer(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.open_connections):
                 connection.cut_if_stuck(now)
-            late = [one for one in self._waiting if now - one.since > HEAD_S]
-            for number, one in enumerate(late):
-                one.transport.abort()
+            late = [silent for silent in self._waiting if now - silent.since > HEAD_S]
+            for number, silent in enumerate(late):
+                silent.transport.abort()
                 if number % _CUT_A_TURN == 0:
                     await asyncio.sleep(0)
         return await super().on_tick(counter)
@@ -373,6 +373,6 @@ class HttpServer(uvicorn.Server):
         until = loop.time() + _LAME_DUCK_S
         while self.open_connections and loop.time() < until:
             await asyncio.sleep(_POLL_S)
-        for one in list(self._waiting):
-            one.transport.abort()
+        for silent in list(self._waiting):
+            silent.transport.abort()
         await super().shutdown(sockets)
