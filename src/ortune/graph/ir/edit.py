@@ -414,13 +414,25 @@ def list_call_names(function: ir.Function) -> set[str]:
 def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
     """Replace calls of local functions by their bodies and return how many functions went.
 
-    Functions of another opset than the model's, or with graphs as attributes, are left.
+    Functions of another opset than the model's, with graphs as attributes, or of which a call has
+    another number of outputs, are left.
 
     Args:
         only: Names of functions, with or without their domain (``domain::name``); none means all.
     """
 
+    tops: list[Graph] = [model.graph, *model.functions.values()]
+    nodes = [node for top in tops for node in top.all_nodes()]
+    misfits = {
+        call
+        for node in nodes
+        if (call := node.op_identifier()) in model.functions
+        and len(node.outputs) != len(model.functions[call].outputs)
+    }
+
     def can_inline(function: ir.Function) -> bool:
+        if function.identifier() in misfits:
+            return False
         if only and list_call_names(function).isdisjoint(only):
             return False
         imports = model.opset_imports
@@ -433,7 +445,7 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
         common.InlinePass(can_inline)(model)
         # The inliner does not look into bodies: make their value names differ from all others.
         seen: set[str] = set()
-        tops: list[Graph] = [model.graph, *model.functions.values()]
+        tops = [model.graph, *model.functions.values()]
         names = NamesInUse(name for top in tops for name in _value_names(top))
         for body in (model.graph, *model.graph.subgraphs()):
             outputs = [value for node in body for value in node.outputs]
