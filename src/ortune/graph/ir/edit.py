@@ -421,6 +421,8 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
         only: Names of functions, with or without their domain (``domain::name``); none means all.
     """
 
+    if not model.functions:
+        return 0
     tops: list[Graph] = [model.graph, *model.functions.values()]
     nodes = [node for top in tops for node in top.all_nodes()]
     misfits = {

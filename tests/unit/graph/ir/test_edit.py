@@ -116,12 +116,12 @@ def test_inline_keeps_the_answers_and_the_names_apart(model: ir.Model) -> None:
 def test_inline_leaves_functions_of_another_opset(model: ir.Model) -> None:
     next(iter(model.functions.values())).opset_imports[""] = 16
     assert edit.inline_functions(model) == 0
+    assert len(model.functions) == 1
 
 
 def test_a_call_with_more_outputs_than_its_function_is_left() -> None:
     model = ir.from_onnx_text(TEXT.replace("h = l.f(a)", "h, more = l.f(a)"))
     assert edit.inline_functions(model) == 0
-    assert len(model.functions) == 1
     assert len(model.functions) == 1
 
 

@@ -110,15 +110,13 @@ class _FirstHead(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        if _END in self._head or not _may_begin_request(self._head):
+        is_long = len(self._head) > _HEAD_BYTES
+        if is_long or _END in self._head or not _may_begin_request(self._head):
             self._waiting.discard(self)
             connection = self._make()
             connection.begin(self.transport, self._client, self.since)
             self.transport.set_protocol(connection)
             connection.data_received(self._head)
-        elif len(self._head) > _HEAD_BYTES:
-            self.transport.write(_BAD_REQUEST)
-            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.discard(self)
