@@ -163,7 +163,7 @@ def _value(rng: Random, field: Field, holders: list[Message]) -> None:
             for holder in holders
             for one in holder
             if one.wire == 2 and isinstance(one.value, bytes) and len(one.value) < 40
-        ]
+        ] or [b""]
         field.value = rng.choice(
             (
                 rng.choice(texts),

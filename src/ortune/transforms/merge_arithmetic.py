@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
@@ -143,7 +144,12 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
     parts = total.list_operations(adds_first=first)
     if isinstance(parts, str):
         return parts if len(arithmetic) > 2 else 0
-    if len(parts) >= len(arithmetic) or not _is_worthwhile(parts, arithmetic):
+    if parts:  # the output keeps the shape that constants which have gone gave it
+        (op, array), shapes = parts[-1], [part.shape for _, part in parts]
+        wide = np.broadcast_shapes(total.shape, array.shape)
+        if np.broadcast_shapes(*shapes) != wide:
+            parts[-1] = (op, np.broadcast_to(array, wide))
+    if len(parts) >= len(arithmetic) or sum(array.size for _, array in parts) > total.most:
         return 0
     last, start = chain[-1][0], chain[0][1]
     value = last.outputs[0]
@@ -151,7 +157,7 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
         return 0
     if not parts and (value.is_graph_output() or None in (edit.shape_of(start) or (None,))):
         return 0
-    _replace_last_node(chain, parts, total.shape, editor)
+    _replace_last_node(chain, parts, editor)
     for node, source, _ in reversed(arithmetic[:-1]):
         edit.redirect_uses(node.outputs[0], source)
         edit.remove_node(node)
@@ -159,21 +165,14 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
 
 
 def _replace_last_node(
-    chain: _Chain,
-    parts: list[tuple[str, NDArray[Any]]],
-    shape: tuple[int, ...],
-    editor: edit.Editor,
+    chain: _Chain, parts: Sequence[tuple[str, NDArray[Any]]], editor: edit.Editor
 ) -> None:
     last, inner, _ = chain[-1]
     value = last.outputs[0]
-    if parts:
-        op, array = parts[-1]
-        wide = np.broadcast_shapes(shape, array.shape)
-        if np.broadcast_shapes(*(a.shape for _, a in parts)) != wide:
-            parts[-1] = (op, np.ascontiguousarray(np.broadcast_to(array, wide)))
     merged: list[ir.Node] = []
     for op, array in parts:
-        constant = editor.add_constant(f"{last.name}_{op.lower()}_by", array)
+        stored = np.ascontiguousarray(array)
+        constant = editor.add_constant(f"{last.name}_{op.lower()}_by", stored)
         name = f"{last.name}_{op.lower()}"
         node = editor.make_node(op, [inner, constant], name=name, like=value)
         inner = node.outputs[0]
@@ -188,7 +187,9 @@ def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | None:
     kind = dtype.numpy()
     work = np.dtype(np.float64) if kind.kind == "f" else kind
     zero = np.zeros((), work)
-    total: Total | None = Total(np.ones((), work), zero, zero, (), kind)
+    sizes = [tensor.size for _, _, constant in chain if (tensor := edit.const_tensor(constant))]
+    most = sum(sizes) + _SMALL // kind.itemsize
+    total: Total | None = Total(np.ones((), work), zero, zero, (), kind, most)
     movers = sum(_moves_numbers(node) for node, _, _ in chain)
     for node, value, constant in chain:
         if total is None:
@@ -216,16 +217,8 @@ def _apply_node(
     return total.compose(node.op_type, array, swapped=node.inputs[0] is constant)
 
 
-def _is_worthwhile(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
-    """Constants may not grow: broadcast together they could."""
-    tensors = [edit.const_tensor(constant) for _, _, constant in arithmetic]
-    before = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-    return sum(array.nbytes for _, array in parts) <= before + _SMALL
-
-
 _SMALL = 1024
-
-
+"""Bytes by which constants may grow: broadcast together they could by far more."""
 _CANCELS = 2.0**-8
 """A sum this small beside its terms has lost what the terms rounded away."""
 
@@ -239,6 +232,7 @@ class Total:
     bound: NDArray[Any]  # what the summand would be if no two terms had different signs
     shape: tuple[int, ...]  # of all constants broadcast together
     dtype: np.dtype[Any]
+    most: int  # elements that the constants may have
 
     @property
     def single(self) -> bool:
@@ -249,11 +243,19 @@ class Total:
         """Return the map with one more node; None where that is not exact."""
         if constant is not None and (constant.dtype != self.dtype or not constant.size):
             return None
+        if constant is not None and not self._fits(constant, op):
+            return None
         c = None if constant is None else constant.astype(self.factor.dtype)
         shape = self.shape if c is None else np.broadcast_shapes(self.shape, c.shape)
         with np.errstate(all="ignore"):
             composed = self._compose_exact(op, c, swapped=swapped)
         return replace(composed, shape=shape) if composed is not None else None
+
+    def _fits(self, constant: NDArray[Any], op: str) -> bool:
+        """Say whether no part grows beyond bounds when it is broadcast with a constant."""
+        parts = (self.factor, self.summand) if op in ("Mul", "Div") else (self.summand,)
+        shapes = [np.broadcast_shapes(part.shape, constant.shape) for part in parts]
+        return all(math.prod(shape) <= self.most for shape in shapes)
 
     def _compose_exact(self, op: str, c: NDArray[Any] | None, *, swapped: bool) -> Total | None:
         factor, summand, bound = self.factor, self.summand, self.bound
@@ -301,7 +303,8 @@ class Total:
                 return "its summands cancel: they may round on purpose"
         scales, shifts = bool((factor != 1).any()), bool((summand != 0).any())
         first = adds_first and scales and shifts and self.dtype.kind == "f"
-        if first and (factor != 0).all():
+        together = np.broadcast_shapes(factor.shape, summand.shape)
+        if first and math.prod(together) <= self.most and (factor != 0).all():
             nodes = [("Add", summand / factor), ("Mul", factor)]
         else:
             nodes = [("Mul", factor)] * scales + [("Add", summand)] * shifts

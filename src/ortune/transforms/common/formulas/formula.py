@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from ortune.core.backend import Backend
+from ortune.graph.analysis.facts import bound_weight_bytes
 from ortune.graph.ir import edit, match, prune, qdq
 from ortune.graph.shapes.infer import infer_shapes
 
@@ -447,6 +448,9 @@ def replace_by_norm(
     if above.scale is not None:
         scale = last.strip_leading_axes(above.scale, editor)
     elif len(sizes) == len(last.sizes):
+        if 4 * math.prod(sizes) > bound_weight_bytes(0):
+            edit.note_refusal(model, end, "there is no scale, and one of ones would be too large")
+            return 0
         scale = editor.add_constant("norm_scale", np.ones(sizes, np.float32))
     else:
         edit.note_refusal(model, end, "there is no scale, and the size of an axis is not known")

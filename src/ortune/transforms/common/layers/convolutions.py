@@ -6,7 +6,7 @@ interleaves them.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
 
 _DENSEST = 4.0
+_WIDEST = 4
 _COMMUTE = ("Relu", "Clip", "LeakyRelu")
 
 
@@ -33,13 +34,16 @@ class Taps:
     first: int
     last: int
     surplus: int  # output pixels behind the end, to be cut off
-    # [phase, tap] -> tap of the transposed kernel, -1 where there is none.
-    index: NDArray[np.int64]
+    stride: int  # phases
+    width: int  # of the convolution's kernel
+    places: Mapping[tuple[int, int], int]  # phase, tap -> tap of the transposed kernel
 
-    @property
-    def width(self) -> int:
-        """Width of the convolution's kernel."""
-        return int(self.index.shape[1])
+    def build_index(self) -> NDArray[np.int64]:
+        """Return [phase, tap] -> tap of the transposed kernel, -1 where there is none."""
+        index = np.full((self.stride, self.width), -1)
+        for place, tap in self.places.items():
+            index[place] = tap
+        return index
 
 
 def compute_taps(
@@ -60,19 +64,16 @@ def compute_taps(
     """
     behind = dilation * (kernel - 1) + 1 - stride - before - after + extra
     blocks = math.ceil(behind / stride)
+    offsets = [before - dilation * j for j in range(kernel)]
     reads = {
-        (r, (r + before - dilation * j) // stride): j
-        for r in range(stride)
-        for j in range(kernel)
-        if (r + before - dilation * j) % stride == 0
+        (-offset % stride, -(-offset // stride)): j for j, offset in enumerate(offsets)
     }
     # Padding can not be negative: taps of zeros reach as far as the output does.
     lowest = min(0, *(d for _, d in reads))
     highest = max(-blocks, lowest, *(d for _, d in reads))
-    index = np.full((stride, highest - lowest + 1), -1)
-    for (r, d), tap in reads.items():
-        index[r, d - lowest] = tap
-    return Taps(-lowest, blocks + highest, blocks * stride - behind, index)
+    places = {(r, d - lowest): tap for (r, d), tap in reads.items()}
+    surplus, width = blocks * stride - behind, highest - lowest + 1
+    return Taps(-lowest, blocks + highest, surplus, stride, width, places)
 
 
 def split_conv_transposes(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:
@@ -98,10 +99,11 @@ def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str
     axes = _compute_axis_taps(at, opset)
     if isinstance(axes, str):
         return axes
-    phases = math.prod(axis.index.shape[0] for axis in axes)
+    phases = math.prod(axis.stride for axis in axes)
+    growth = phases * math.prod(axis.width for axis in axes) / math.prod(at.shape[2:])
+    if growth > _DENSEST:
+        return f"it would take {growth:.2g} times as many multiplications"
     phase_weight = _build_phase_weight(weight, at.group, axes)
-    if phase_weight.size > _DENSEST * weight.size:
-        return f"it would take {phase_weight.size / weight.size:.2g} times as many multiplications"
     inputs = [node.inputs[0], editor.add_constant(f"{node.inputs[1].name}_phases", phase_weight)]  # type: ignore[union-attr]
     bias = affine.read_fixed_input(node, 2)
     if bias is not None:
@@ -144,7 +146,7 @@ def _build_phase_weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) 
     space = len(axes)
     picked = np.pad(weight, ((0, 0), (0, 0), *((0, 1),) * space))
     for axis in reversed(range(space)):
-        picked = np.take(picked, axes[axis].index, axis=2 + axis)
+        picked = np.take(picked, axes[axis].build_index(), axis=2 + axis)
     grouped = picked.reshape(group, -1, *picked.shape[1:])
     phases, widths = range(3, 3 + 2 * space, 2), range(4, 4 + 2 * space, 2)
     order = (0, 2, *phases) if group > 1 else (0, *phases, 2)
@@ -159,7 +161,7 @@ def _interleave_phases(
     """Put DepthToSpace behind; an activation that follows moves in front of it, to the Conv."""
     end, chain = node.outputs[0], [conv]
     after = edit.only_reader(end)
-    stride = int(axes[0].index.shape[0])
+    stride = axes[0].stride
     near = after is not None and after.graph is node.graph and not after.domain
     activation = after if near and after is not None and after.op_type in _COMMUTE else None
     if activation is not None and stride > 1:
@@ -276,7 +278,8 @@ def _read_by_conv(value: ir.Value) -> bool:
 def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] = ()) -> int:
     """Join groups of fewer input channels than `channels`; return how many nodes changed.
 
-    Depthwise convolutions (one channel in, one out) stay, and so do those `excluded`.
+    Depthwise convolutions (one channel in, one out) stay, and so do those `excluded` and those
+    whose number of groups has no divisor that gives about so many channels.
     """
     editor = edit.Editor(model.graph)
     count = 0
@@ -289,6 +292,9 @@ def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] =
             continue
         factors = (f for f in range(2, at.group + 1) if at.group % f == 0)
         joined = next((f for f in factors if at.shape[1] * f >= channels), at.group)
+        if at.shape[1] * joined > _WIDEST * channels:
+            edit.note_refusal(model, node, f"of its {at.group} groups {joined} would become one")
+            continue
         # The weights of every `joined` groups become the blocks of one.
         outputs, inputs = weight.shape[0] // at.group, weight.shape[1]
         parts = weight.reshape(at.group // joined, joined, outputs, inputs, *weight.shape[2:])
