@@ -82,7 +82,11 @@ PROMISES: Mapping[str, Promise] = {
     "sizes": Promise(
         "sizes are known before memory is taken",
         "constants, headers and archives that ask for gigabytes",
-        (f"{UNIT}/graph/ir/test_evaluate.py", f"{UNIT}/data/test_sizes.py"),
+        (
+            f"{UNIT}/graph/ir/test_evaluate.py",
+            f"{UNIT}/transforms/test_growth.py",
+            f"{UNIT}/data/test_sizes.py",
+        ),
     ),
     "integers": Promise(
         "integers have the model's width",

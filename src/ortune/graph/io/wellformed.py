@@ -37,7 +37,7 @@ class Invalid(Exception):
 
 
 def demand_tensor(tensor: onnx.TensorProto) -> None:
-    """Refuse a tensor of another length than type and shape say.
+    """Refuse a tensor of another length than type and shape say, or with values in two fields.
 
     What lies in files is checked for its place alone, and for its length once they are mapped.
 
@@ -63,7 +63,13 @@ def demand_tensor(tensor: onnx.TensorProto) -> None:
             ):
                 raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
         return
-    actual, expected, unit = _measure_data(tensor, dtype, math.prod(dims))
+    field = _DATA_FIELDS.get(dtype, "int32_data")
+    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
+        field = "raw_data"
+    for other in (*_DATA_FIELDS.values(), "int32_data", "raw_data"):
+        if other != field and len(getattr(tensor, other)):
+            raise Invalid(f"{label} of {dtype.name} has {other}, where {field} counts")
+    actual, expected, unit = _measure_data(tensor, dtype, field)
     if actual != expected:
         raise Invalid(
             f"{label} holds {actual} {unit} where its shape {dims} of {dtype.name} makes "
@@ -71,11 +77,13 @@ def demand_tensor(tensor: onnx.TensorProto) -> None:
         )
 
 
-def _measure_data(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
-    """Return how much a tensor holds, how much it should, and of what."""
-    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
+def _measure_data(
+    tensor: onnx.TensorProto, dtype: ir.DataType, field: str
+) -> tuple[int, int, str]:
+    """Return how much a tensor holds in a field, how much it should, and of what."""
+    size = math.prod(tensor.dims)
+    if field == "raw_data":
         return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
-    field = _DATA_FIELDS.get(dtype, "int32_data")
     packed = 1 if dtype == ir.DataType.STRING else max(1, 8 // dtype.bitwidth)
     expected = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
     return len(getattr(tensor, field)), expected, "values" if packed == 1 else "bytes"

@@ -253,3 +253,9 @@ def test_a_tensor_in_any_field_is_read(
         onnx.save(model, path)
         with pytest.raises(BadModel, match="tensor 'more' holds"):
             file.load(path)
+        getattr(tensor, field).pop()
+    other = "int64_data" if field == "int32_data" else "int32_data"
+    getattr(tensor, other).append(1)
+    onnx.save(model, path)
+    with pytest.raises(BadModel, match=f"'more' of .* has {other}, where {field} counts"):
+        file.load(path)

@@ -65,9 +65,7 @@ def compute_taps(
     behind = dilation * (kernel - 1) + 1 - stride - before - after + extra
     blocks = math.ceil(behind / stride)
     offsets = [before - dilation * j for j in range(kernel)]
-    reads = {
-        (-offset % stride, -(-offset // stride)): j for j, offset in enumerate(offsets)
-    }
+    reads = {(-offset % stride, -(-offset // stride)): j for j, offset in enumerate(offsets)}
     # Padding can not be negative: taps of zeros reach as far as the output does.
     lowest = min(0, *(d for _, d in reads))
     highest = max(-blocks, lowest, *(d for _, d in reads))
