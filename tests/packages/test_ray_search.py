@@ -234,6 +234,25 @@ def list_spans(search: RunningSearch, device: str) -> list[tuple[float, float]]:
     return sorted((t["began"], t["ended"]) for t in traces if t["device"] == device)
 
 
+def test_finalists_are_timed_on_each_kind_of_node(digits: Path, tmp_path: Path) -> None:
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    for kind in ("board", "box"):
+        (tmp_path / kind).mkdir()
+        home = {"HOME": str(tmp_path / kind)}
+        nodes.add_node(num_cpus=1, resources={f"target:{kind}": 1}, env_vars=home)
+    more = ("--devices", "ray", "--time", "1m")
+    search = start_search(digits, tmp_path / "run", "ray", nodes.address, *more)
+    answer = search.finish()
+    nodes.shutdown()
+    accepted = {trial["key"] for trial in search.list_trials() if trial["part"] == "final"}
+    for kind in ("board", "box"):
+        ledger = search.out / "machines" / kind / "ledger.jsonl"
+        trials = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
+        timed = {trial["key"] for trial in trials if trial["part"] == "final" and trial["ratio"]}
+        assert timed and timed <= accepted
+    assert {row["name"] for row in answer["machines"]} == {"board", "box"}
+
+
 def test_a_kind_that_no_node_is_of(cluster: Any, digits: Path, tmp_path: Path) -> None:
     search = start_search(digits, tmp_path / "run", "ray#rpi5", cluster.address)
     _, stderr = search.process.communicate(timeout=120)

@@ -12,7 +12,7 @@ from ortune.cli.terminal import output
 from ortune.cli.terminal.command import format_command_line, is_verbose, make_command
 from ortune.cli.terminal.ending import hold_interruptions
 from ortune.core import wording
-from ortune.core.errors import Interruption
+from ortune.core.errors import Interruption, OrtuneError, find_interruption
 from ortune.core.fields import Option, make_paths
 from ortune.core.request import request
 from ortune.search.request import Optimize
@@ -39,7 +39,6 @@ class _Options(Optimize):
 @make_command(_Options, {"buckets": BucketsRequest})
 def command(options: _Options | BucketsRequest) -> int:
     """Show every plan, the verdict and where things are; or the lengths to cut padding at."""
-    from ortune.reporting.html import report
     from ortune.search.optimize import run
 
     if (
@@ -81,17 +80,32 @@ def command(options: _Options | BucketsRequest) -> int:
         try:
             output.print_result(serialize_study(study, page), lambda: print_study(study, page))
         finally:
-            report(study, page, force=True)
+            is_written = _write_report(study, page)
+    if not is_written:
+        return INTERRUPTED
     code = exit_code(study, options.target_speedup, options.strict)
     if code == NO:
         output.write_remark(f"not reached: {describe_miss(study, options.target_speedup)}")
     return code
 
 
+def _write_report(study: Study, page: Path) -> bool:
+    """Write a run's page; return False, with a remark, where the disk is full."""
+    from ortune.reporting.html import report
+
+    try:
+        report(study, page, force=True)
+    except OrtuneError as error:
+        if not find_interruption(error):
+            raise
+        output.write_remark(str(error))
+        return False
+    return True
+
+
 def _optimize_each(options: Optimize) -> int:
     """Search for every model by itself, and show one table; the page is there after each."""
     from ortune.reporting.blocks import Part
-    from ortune.reporting.html import report
     from ortune.reporting.results import build_searches, write_result_page
     from ortune.search import each
 
@@ -101,7 +115,7 @@ def _optimize_each(options: Optimize) -> int:
         searches.append(item)
         with hold_interruptions():
             if item.study is not None:
-                report(item.study, item.root / "report.html", force=True)
+                _write_report(item.study, item.root / "report.html")
             page.parent.mkdir(parents=True, exist_ok=True)
             write_result_page(build_searches(searches), page, force=True)
     codes = [

@@ -149,7 +149,8 @@ class Optimize(ModuleRequest, ExperimentRequest):
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
         devices: After the search, time the finalists on these machines too, ssh:FILE.toml (all of
-            them) or ssh:FILE.toml#DEVICE, and name the best plan on each.
+            them), ssh:FILE.toml#DEVICE or ray[://HOST:PORT][#KIND] (a node of each kind), and name
+            the best plan on each.
         executor: Where plans are timed: local, ssh:FILE.toml#DEVICE, or ray[://HOST:PORT][#KIND].
         cache: Folder or s3://BUCKET/FOLDER in which a team shares builds, ranges and, between
             similar machines, measurements.
