@@ -5,8 +5,9 @@
 Every file is compiled once, with the better of the hints f32 and bf16, and all take turns on the
 same samples, for each instruction set that OpenVINO can be held to (``ONEDNN_MAX_CPU_ISA``, a
 process each). A row has the median milliseconds, the ratio to ours with its 95 % interval (of
-turns drawn again), the median signal to noise ratio over samples not calibrated on, of the answers
-of OpenVINO and of the same file in onnxruntime at level disabled, and what ran in integers.
+turns drawn again), the same on two threads, the median signal to noise ratio over samples not
+calibrated on, of the answers of OpenVINO and of the same file in onnxruntime at level disabled,
+and what ran in integers.
 
 ``--before`` takes files NAME.onnx that an earlier commit wrote; ``--files`` keeps what is made.
 """
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -117,16 +118,44 @@ def measure_model(
     feeds = [read_feed(path) for path in paths]
     with Cpu(threads=1).open(made / "model.onnx") as session:
         expected = [session.run(feed) for feed in feeds]
+    readings, answers = race_files(entries, feeds, threads=1)
+    on_two, _ = race_files(entries, feeds, threads=2)
+    noise = {key: compute_snr(expected, given) for key, given in answers.items()}
+    fastest = {
+        entry.name: min(entry.hints, key=lambda hint: np.median(readings[entry.name, hint]))
+        for entry in entries
+    }
+    ours = "ours", fastest["ours"]
+    rows = []
+    for entry in entries:
+        key = entry.name, fastest[entry.name]
+        times = readings[key]
+        rows.append(
+            {
+                "model": name, "units": units, "file": entry.name, "hint": key[1],
+                "ms": round(float(np.median(times)) * 1e3, 3),
+                "to ours": summarize_ratio(times, readings[ours]),
+                "to ours, two threads": summarize_ratio(on_two[key], on_two[ours]),
+                "snr": round(noise[key], 1),
+                **describe_execution(entry, key[1], feeds, expected),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def race_files(
+    entries: Sequence[Entry], feeds: Sequence[Arrays], threads: int
+) -> tuple[dict[tuple[str, str], NDArray[Any]], dict[tuple[str, str], Answers]]:
+    """Return seconds of the turns and the answers of each file with each of its hints."""
     readings: dict[tuple[str, str], list[float]] = defaultdict(list)
-    noise: dict[tuple[str, str], float] = {}
+    answers: dict[tuple[str, str], Answers] = {}
     with ExitStack() as stack:
         runs: dict[tuple[str, str], Callable[[Arrays], Mapping[str, NDArray[Any]]]] = {}
         for entry in entries:
             for hint in entry.hints:
-                properties = Openvino(threads=1, precision=hint).build_properties()
+                properties = Openvino(threads=threads, precision=hint).build_properties()
                 session = stack.enter_context(open_native_session(entry.path, properties))
-                answers = [session.run(feed) for feed in feeds]
-                noise[entry.name, hint] = compute_snr(expected, answers)
+                answers[entry.name, hint] = [dict(session.run(feed)) for feed in feeds]
                 runs[entry.name, hint] = session.run
         end, turn = time.monotonic() + SECONDS * len(entries), 0
         while time.monotonic() < end or turn < 2 * len(feeds):
@@ -135,24 +164,7 @@ def measure_model(
                 run(feeds[turn % len(feeds)])
                 readings[key].append(time.perf_counter() - start)
             turn += 1
-    fastest = {
-        entry.name: min(entry.hints, key=lambda hint: np.median(readings[entry.name, hint]))
-        for entry in entries
-    }
-    ours = np.array(readings["ours", fastest["ours"]])
-    rows = []
-    for entry in entries:
-        key = entry.name, fastest[entry.name]
-        times = np.array(readings[key])
-        rows.append(
-            {
-                "model": name, "units": units, "file": entry.name, "hint": key[1],
-                "ms": round(float(np.median(times)) * 1e3, 3),
-                "to ours": summarize_ratio(times, ours), "snr": round(noise[key], 1),
-                **describe_execution(entry, key[1], feeds, expected),
-            }
-        )  # fmt: skip
-    return rows
+    return {key: np.array(times) for key, times in readings.items()}, answers
 
 
 def find_model(name: str) -> Path:

@@ -99,24 +99,38 @@ def executed_int8(results: Results) -> str:
     files = {(one["model"], one["units"], one["file"]): one for one in results["rows"]}
     models = dict.fromkeys(one["model"] for one in results["rows"])
     known = {(units, name) for _, units, name in files}
-    compared = {title: column for title, column in _COMPARED.items() if column in known}
+    compared = {
+        title: (column, "to ours") for title, column in _COMPARED.items() if column in known
+    }
+    if all(_ON_TWO in row for row in results["rows"]):
+        compared |= {
+            f"{title}, two threads": (column, _ON_TWO) for title, (column, _) in compared.items()
+        }
     cells = [
-        [model, *(_describe(files, model, *c) for c in compared.values())] for model in models
+        [model, *(_describe(files, (model, *column), key) for column, key in compared.values())]
+        for model in models
     ]
     means = [
         geometric_mean(
-            [files[model, *column]["to ours"][0] for model in models if (model, *column) in files]
+            [files[model, *column][key][0] for model in models if (model, *column) in files]
         )
-        for column in compared.values()
+        for column, key in compared.values()
     ]
     cells.append(["geometric mean", *(f"{mean:.2f}" for mean in means)])
     return f"{where(results)}\n\n{table(['model', *compared], cells)}"
 
 
-def _describe(files: Mapping[tuple[str, str, str], Any], model: str, units: str, name: str) -> str:
-    other = files.get((model, units, name))
+_ON_TWO = "to ours, two threads"
+
+
+def _describe(
+    files: Mapping[tuple[str, str, str], Any], place: tuple[str, str, str], key: str
+) -> str:
+    other = files.get(place)
     if other is None:
         return "-"
-    middle, low, high = other["to ours"]
+    middle, low, high = other[key]
+    model, units, _ = place
     ours = files[model, units, "ours"]
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}], {other['snr']:.1f} / {ours['snr']:.1f} dB"
+    decibels = "" if key == _ON_TWO else f", {other['snr']:.1f} / {ours['snr']:.1f} dB"
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]{decibels}"
