@@ -21,8 +21,7 @@ import ortune as ot
 from ortune.backends import openvino
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import checks
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime import checks, plug_in
 from ortune.backends.runtimes.tensorrt import library
 from ortune.bundle.engine.call import InputCheck, PictureInput
 from ortune.cli.terminal.output import outlive_reader

@@ -57,7 +57,7 @@ class Limits:
         default_factory=lambda: {
             "ortune.cli.terminal.progress": "what a terminal shows while a verb works",
             "ortune.search.abandon": "when a trial is stopped: a rule with its table of evidence",
-            "ortune.search.conclusion": "what a search concludes of the machine, not of its plans",
+            "ortune.search.closing_notes": "what a search says at its end of the machine",
         }
     )
     doors: Mapping[str, str] = field(

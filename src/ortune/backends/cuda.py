@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from ortune.backends.runtimes.onnxruntime import checks, device_session, session
+from ortune.backends.runtimes.onnxruntime import checks, device_session, plug_in, session
 from ortune.backends.runtimes.onnxruntime import checks as op_libraries
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts

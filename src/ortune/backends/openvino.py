@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime import checks, engine_cache
+from ortune.backends.runtimes.onnxruntime import checks, engine_cache, plug_in
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.openvino import native
 from ortune.backends.runtimes.openvino.native import DRIVERS
 from ortune.core import regular_file
@@ -449,7 +448,7 @@ class Openvino(Backend):
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
         with _replace_links(path) as plain:
             if not self._uses_plugin():
-                return native.query_native_nodes(plain, self.build_properties(), self._name)
+                return native.query_nodes_by_device(plain, self.build_properties(), self._name)
             options = self._make_plugin_options("disabled")
             content = drop_initializer_inputs(plain)
             with ort.open_session(

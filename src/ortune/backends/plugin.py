@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from ortune.backends.runtimes.onnxruntime import checks
+from ortune.backends.runtimes.onnxruntime import checks, plug_in
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
 from ortune.core.plugins import stored

@@ -8,8 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
-from ortune.backends.runtimes.onnxruntime import checks, device_session, engine_cache, session
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime import (
+    checks,
+    device_session,
+    engine_cache,
+    plug_in,
+    session,
+)
 from ortune.backends.runtimes.tensorrt import profiles
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import Capabilities, State

@@ -170,7 +170,7 @@ def _read_device(path: Path, name: str, table: Any) -> Device:
 def open_device(*devices: Device, environment: str = "") -> Iterator[str]:
     """Let workers run on a device while the block runs; give the environment that stands for it.
 
-    No other search times there meanwhile. Of several, `CLAIMS`, the first is used. None stand for
+    No other search times there meanwhile. Of several, `LEASES`, the first is used. None stand for
     this machine.
 
     Args:
@@ -180,38 +180,38 @@ def open_device(*devices: Device, environment: str = "") -> Iterator[str]:
         yield HERE
         return
     environment = environment or devices[0].name
-    claims = [Claim(device, environment) for device in devices]
-    token = CLAIMS.set(tuple(claims))
+    leases = [Lease(device, environment) for device in devices]
+    token = LEASES.set(tuple(leases))
     try:
         yield environment
     finally:
-        CLAIMS.reset(token)
-        for claim in claims:
-            claim.release()
+        LEASES.reset(token)
+        for lease in leases:
+            lease.release()
 
 
-def bind_device(claim: Claim) -> Context:
+def bind_device(lease: Lease) -> Context:
     """Return a context, to run in any thread, that uses this of the open devices alone."""
     context = copy_context()
-    context.run(CLAIMS.set, (claim,))
+    context.run(LEASES.set, (lease,))
     return context
 
 
-def find_claim(environment: str) -> Claim | None:
+def find_lease(environment: str) -> Lease | None:
     """Return the open device that an environment stands for; None where it is on this machine."""
-    claim = next(iter(CLAIMS.get()), None)
-    return claim if claim is not None and claim.environment == environment else None
+    lease = next(iter(LEASES.get()), None)
+    return lease if lease is not None and lease.environment == environment else None
 
 
 @dataclass(eq=False)
-class Claim:
+class Lease:
     """A device that is this process's alone.
 
     Attributes:
         environment: What stands for it.
         session: Names what this process makes there.
         sent: Places of the files that are known to be there.
-        readings: Clocks, temperatures, free memory and load when it was claimed.
+        readings: Clocks, temperatures, free memory and load when it was leased.
     """
 
     device: Device
@@ -291,11 +291,11 @@ class Link:
     """A worker's process as its parent sees it: on this machine, or on a device.
 
     Attributes:
-        claim: The device; None where it runs here and nothing travels.
+        lease: The device; None where it runs here and nothing travels.
         readings: Clocks, temperatures, free memory and load before it began, raw.
     """
 
-    claim: Claim | None
+    lease: Lease | None
     process: Connection
     folder: str = ""
     reproduce: str = ""
@@ -311,13 +311,13 @@ class Link:
         """
         there = dict(arguments)
         for name, value in arguments.items():
-            if self.claim is None or not isinstance(value, Path):
+            if self.lease is None or not isinstance(value, Path):
                 continue
             if value.is_file():
                 parcel = pack_files({value.name: value})[0]
-                if parcel.place not in self.claim.sent:
-                    self.claim.ask({"do": "put"}, [parcel])
-                    self.claim.sent.add(parcel.place)
+                if parcel.place not in self.lease.sent:
+                    self.lease.ask({"do": "put"}, [parcel])
+                    self.lease.sent.add(parcel.place)
                 there[name] = parcel.place
             else:
                 self._count += 1
@@ -327,9 +327,9 @@ class Link:
 
     def fetch_outputs(self) -> None:
         """Bring back what the last command has written. Raises LinkLost: the connection broke."""
-        while self.claim is not None and self._outputs:
+        while self.lease is not None and self._outputs:
             place, path = self._outputs.pop()
-            answer, content = self.claim.ask({"do": "fetch", "path": place})
+            answer, content = self.lease.ask({"do": "fetch", "path": place})
             if answer["size"] is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
@@ -337,9 +337,9 @@ class Link:
     def kill(self) -> None:
         """End the worker, whatever it does; a device's without a connection ends by itself."""
         self.kill_process()
-        if self.claim is not None:
+        if self.lease is not None:
             with suppress(LinkLost):
-                self.claim.ask({"do": "kill", "path": self.folder})
+                self.lease.ask({"do": "kill", "path": self.folder})
 
     def kill_process(self) -> None:
         """End the process here, and what it left."""
@@ -349,7 +349,7 @@ class Link:
             self.process.kill()
 
 
-def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -> Link:
+def start_remote_worker(lease: Lease, job: WorkerJob, stderr: int | IO[bytes]) -> Link:
     """Send what a job needs and start its worker; what fails shows in how the process ends."""
     parcels: list[Parcel] = []
 
@@ -367,26 +367,26 @@ def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -
         models[name] = place(files, path.name)
     feeds = {name: place({path.name: path}, path.name) for name, path in job.feeds.items()}
     source = pack_source()
-    folder = f"jobs/{claim.session}/{job.out.name}-{uuid.uuid4().hex[:6]}"
+    folder = f"jobs/{lease.session}/{job.out.name}-{uuid.uuid4().hex[:6]}"
     there = replace(job, models=models, feeds=feeds, out=Path(folder), environment=HERE)
     parcels = [*dict.fromkeys(parcels), source]
-    order = {"do": "work", "session": claim.session, "source": source.place}
+    order = {"do": "work", "session": lease.session, "source": source.place}
     order |= {"job": codec.encode(there)}
-    python = Path(claim.device.python)
+    python = Path(lease.device.python)
     words = make_python_command(
         "-m", "ortune.measurement.worker", f"{folder}/job.json", python=python
     )
     home = f"PYTHONPATH=$PWD/{Path(source.place).parent}/unpacked"
-    again = f"cd {claim.device.folder} && {home} {shlex.join(words)}"
-    reproduce = shlex.join(claim.device.spell_command(again))
+    again = f"cd {lease.device.folder} && {home} {shlex.join(words)}"
+    reproduce = shlex.join(lease.device.spell_command(again))
     with suppress(LinkLost):
-        claim.hold()
-    process = claim.connect(order, stderr, parcels)
-    link = Link(claim, process, folder, reproduce)
+        lease.hold()
+    process = lease.connect(order, stderr, parcels)
+    link = Link(lease, process, folder, reproduce)
     with suppress(LinkLost):
         answer = read_device_answer(process)
         send_files(process, [parcels[at] for at in answer["lacking"]])
-        claim.sent.update(parcel.place for parcel in parcels)
+        lease.sent.update(parcel.place for parcel in parcels)
         link.readings = answer["readings"]
     return link
 
@@ -499,5 +499,5 @@ def _beat(process: Connection) -> None:
         time.sleep(_HEARTBEAT_S)
 
 
-CLAIMS: ContextVar[tuple[Claim, ...]] = ContextVar("claims", default=())
+LEASES: ContextVar[tuple[Lease, ...]] = ContextVar("leases", default=())
 """The devices that are open, and in use."""

@@ -45,7 +45,7 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
-from ortune.measurement.devices import LOST, Link, LinkLost, find_claim, start_remote_worker
+from ortune.measurement.devices import LOST, Link, LinkLost, find_lease, start_remote_worker
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
@@ -144,12 +144,12 @@ class Worker:
         sink: Sink = ignore_event,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        claim = find_claim(job.environment)
-        python = None if claim else find_interpreter(job.environment)
-        path = {} if claim else worker_variables(job.environment)
+        lease = find_lease(job.environment)
+        python = None if lease else find_interpreter(job.environment)
+        path = {} if lease else worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         # No more threads than twice the CPUs, and no batch beyond memory, wherever they come from.
-        here, batch = claim is None, job.workload.batch
+        here, batch = lease is None, job.workload.batch
         for feed in job.feeds.values() if batch > 1 else ():
             subject = f"a run of {format_count(batch, 'sample')}"
             sizes.require_memory(batch * Stream(feed).widest, subject, "give a smaller --batch")
@@ -175,10 +175,10 @@ class Worker:
         with self._log.open("wb") as log:
             stderr = subprocess.PIPE if job.verbose else log
             self._trace: dict[str, Any] = {}
-            if claim is not None:
+            if lease is not None:
                 began = time.time()
-                self._link = start_remote_worker(claim, job, stderr)
-                self._trace = {"device": claim.device.name, "began": began, **self._link.readings}
+                self._link = start_remote_worker(lease, job, stderr)
+                self._trace = {"device": lease.device.name, "began": began, **self._link.readings}
                 self.reproduce = f"{self._link.reproduce} < {shlex.quote(str(self._commands))}"
             else:
                 process = subprocess.Popen(
@@ -374,9 +374,9 @@ class Worker:
         """
         ended = self._process.wait()
         code: int | None = ended
-        if self._link.claim is not None and ended == LOST:
+        if self._link.lease is not None and ended == LOST:
             code = None
-        elif self._link.claim is not None and ended > 128:  # as a shell tells signals
+        elif self._link.lease is not None and ended > 128:  # as a shell tells signals
             code = 128 - ended
         if self._ended:
             memory_gone = None if self._limit_requested else Interruption.MEMORY
@@ -465,7 +465,7 @@ def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilitie
     Raises:
         BadSettings: The runtime there does not know a setting, or there is no such environment.
     """
-    place = find_claim(environment) or find_interpreter(environment)
+    place = find_lease(environment) or find_interpreter(environment)
     return _query_uncached(backend, environment, place)
 
 

@@ -17,10 +17,10 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial, count_spent_s
 from ortune.core.wording import format_count, shorten_groups
-from ortune.measurement.devices import find_claim
+from ortune.measurement.devices import find_lease
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
-from ortune.search import conclusion, fixed_shapes
+from ortune.search import closing_notes, fixed_shapes
 from ortune.search.abandon import make_stopping_rule
 from ortune.search.adaptive import expect_outcomes, list_likely_recipes
 from ortune.search.compare import (
@@ -172,7 +172,9 @@ class _Loop:
             builds = format_count(self.context.ahead.arrived, "build")
             self.attempts.add_note(f"{builds} came from other nodes of the cluster")
         self.rejudge_finals()
-        for text in conclusion.list_notes(self.trials, self._list_trials(), self._list_finals()):
+        for text in closing_notes.list_notes(
+            self.trials, self._list_trials(), self._list_finals()
+        ):
             self.attempts.add_note(text)
         base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
         for contribution in measure_contributions(
@@ -469,10 +471,10 @@ class _Loop:
 
     def judge_machine(self) -> None:
         """Say how far the machine could be trusted since the search began."""
-        here = find_claim(self.context.job.environment) is None
+        here = find_lease(self.context.job.environment) is None
         after = noise.take_snapshot() if here else self.before
         record = noise.compare_snapshots(self.before, after)
-        readings, self.judgement = conclusion.assess_machine(
+        readings, self.judgement = closing_notes.assess_machine(
             self.trials, self._list_finals(), record
         )
         self.readings |= readings

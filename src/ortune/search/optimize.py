@@ -44,7 +44,7 @@ from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
-from ortune.measurement.devices import find_claim
+from ortune.measurement.devices import find_lease
 from ortune.measurement.executors import open_devices, open_executor
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, translate_failures, worker_folder
@@ -464,7 +464,7 @@ def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed |
     That padding is without effect is proved on the original as it came; what a plan itself
     answers behind the buckets is scored like any other plan's.
     """
-    if set(context.models) != {MAIN} or find_claim(context.job.environment):
+    if set(context.models) != {MAIN} or find_lease(context.job.environment):
         return None
     folder = worker_folder(context.root / "workers", "padding")
     folder.mkdir(parents=True, exist_ok=True)

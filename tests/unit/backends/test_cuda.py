@@ -13,7 +13,7 @@ import pytest
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cuda import Cuda
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime import plug_in
 from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings

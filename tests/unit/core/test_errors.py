@@ -21,7 +21,7 @@ from ortune.core.errors import (
     summarize_error,
     with_article,
 )
-from ortune.serving.protocol import status
+from ortune.serving.protocol import refusals
 
 MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
 SAID = {
@@ -115,11 +115,11 @@ def test_the_two_lines_come_back_from_a_pool_of_processes(kind: type[OrtuneError
 
 def test_what_a_server_refused_keeps_its_status() -> None:
     error = pickle.loads(
-        pickle.dumps(status.RequestRefused("no such model", status.RefusalKind.NOT_FOUND))
+        pickle.dumps(refusals.RequestRefused("no such model", refusals.RefusalKind.NOT_FOUND))
     )
     assert (error.what, error.status, str(error)) == (
         "no such model",
-        status.RefusalKind.NOT_FOUND,
+        refusals.RefusalKind.NOT_FOUND,
         "no such model",
     )
 

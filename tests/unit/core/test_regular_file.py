@@ -202,7 +202,7 @@ def test_sound_of_another_format_is_not_parsed(tmp_path: Path) -> None:
 
 OF_THE_SYSTEM = ("core/hardware/cpus.py", "core/hardware/memory.py", "measurement/peaks.py")
 OF_THE_SYSTEM += ("measurement/machine/counters.py",)
-OF_THE_SYSTEM += ("cli/doctor.py", "backends/runtimes/onnxruntime/providers/plug_in.py")
+OF_THE_SYSTEM += ("cli/doctor.py", "backends/runtimes/onnxruntime/plug_in.py")
 PACKAGED = ("cli/main.py", "core/version.py", "reporting/html.py", "search/expectation/priors.py")
 PACKAGED += ("serving/protocol/messages.py", "core/plugins/sources.py", "data/zoo/minilm.py")
 PACKAGED += ("backends/runtimes/onnxruntime/checks.py",)

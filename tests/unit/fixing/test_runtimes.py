@@ -23,8 +23,8 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
 from ortune.backends.reference import Reference
+from ortune.backends.runtimes.onnxruntime import plug_in
 from ortune.backends.runtimes.onnxruntime.engine_cache import compile_model
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.runtimes.tensorrt.library import BuildOptions
 from ortune.backends.tensorrt import Tensorrt
@@ -323,7 +323,7 @@ def a_batch_whose_samples_were_changed(room: Room) -> Iterator[Pair]:
 
 
 @follow(
-    "backends/runtimes/onnxruntime/providers/plug_in:_locate_library",
+    "backends/runtimes/onnxruntime/plug_in:_locate_library",
     "pip install --force-reinstall",
 )
 def a_plug_in_that_does_not_load(room: Room) -> Iterator[Pair]:

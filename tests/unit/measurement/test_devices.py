@@ -22,7 +22,7 @@ from ortune.core.errors import BadSettings, Interruption, OrtuneError
 from ortune.core.settings import read_settings
 from ortune.data import stream
 from ortune.measurement import devices
-from ortune.measurement.devices import CLAIMS, Device, LinkLost, find_claim, open_device
+from ortune.measurement.devices import LEASES, Device, LinkLost, find_lease, open_device
 from ortune.measurement.executors import RayDevice, open_devices, open_executor
 from ortune.measurement.process import (
     Worker,
@@ -182,20 +182,20 @@ def test_an_inventory_stands_for_all_its_devices(tmp_path: Path) -> None:
     path = tmp_path / "devices.toml"
     path.write_text('[a]\nhost = "a"\n[b]\nhost = "b"')
     with open_executor(f"ssh:{path}") as place:
-        assert [claim.device.name for claim in CLAIMS.get()] == ["a", "b"]
-        assert find_claim(place) is CLAIMS.get()[0] and find_claim("b") is None
-    assert not CLAIMS.get()
+        assert [lease.device.name for lease in LEASES.get()] == ["a", "b"]
+        assert find_lease(place) is LEASES.get()[0] and find_lease("b") is None
+    assert not LEASES.get()
     with open_executor(f"ssh:{path}#b") as place:
-        assert place == "b" and [claim.device.host for claim in CLAIMS.get()] == ["b"]
+        assert place == "b" and [lease.device.host for lease in LEASES.get()] == ["b"]
 
 
 def test_a_device_that_was_released_starts_nothing(device: Device) -> None:
     with open_device(device) as place:
-        (claim,) = CLAIMS.get()
-        claim.hold()
-        claim.release()
+        (lease,) = LEASES.get()
+        lease.hold()
+        lease.release()
         with pytest.raises(LinkLost, match="was released"):
-            claim.ask({"do": "put"})
+            lease.ask({"do": "put"})
         with pytest.raises(LinkLost, match="was released"):
             query_capabilities(Cpu(threads=7), place)
 
@@ -216,7 +216,7 @@ def test_every_node_of_a_kind_is_a_device(
     ray = SimpleNamespace(nodes=lambda: rows, is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "ray", ray)
     with open_executor("ray#box") as place:
-        found = [claim.device for claim in CLAIMS.get()]
+        found = [lease.device for lease in LEASES.get()]
     assert place == "box"
     assert [entry.name for entry in found] == names
     assert [entry.node for entry in found if isinstance(entry, RayDevice)] == nodes

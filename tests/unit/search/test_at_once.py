@@ -21,7 +21,7 @@ from ortune.core.event import Note
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, count_spent_s
-from ortune.measurement.devices import CLAIMS, Device, LinkLost, find_claim, open_device
+from ortune.measurement.devices import LEASES, Device, LinkLost, find_lease, open_device
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.search.adaptive import expect_outcomes
@@ -56,9 +56,9 @@ def timings(monkeypatch: pytest.MonkeyPatch) -> Timings:
     timings, measure_plan = Timings(), measure.measure_plan
 
     def measure_slowly(context: Any, key: str, plan: Any, *arguments: Any, **more: Any) -> Trial:
-        claim, began = find_claim(HERE), time.monotonic()
-        assert claim is not None
-        name = claim.device.name
+        lease, began = find_lease(HERE), time.monotonic()
+        assert lease is not None
+        name = lease.device.name
         timings.before(name, plan)
         if name in timings.broken:
             failure = Failure("the cable is out", "", interruption=Interruption.LINK)
@@ -104,7 +104,7 @@ def test_a_device_that_is_lost_leaves_its_plans_to_the_other(
     assert sorted(backends(study, "search")) == [1, 2, 3, 4, 5], "each once"
     assert not any(trial.interruption for trial in study.trials)
     assert {span[0] for span in timings.spans} == {HERE, "second"} - {name}
-    assert [claim.device.name for claim in CLAIMS.get()] == list({HERE, "second"} - {name})
+    assert [lease.device.name for lease in LEASES.get()] == list({HERE, "second"} - {name})
     said = [note for note in study.notes if "broke" in note]
     assert said[0] == f"{name}: {Interruption.LINK}"
     assert said[1] == f"{name}: {Interruption.LINK} again, and it is left out"
@@ -126,7 +126,7 @@ def test_an_interrupt_keeps_what_has_come_in_and_gives_the_rest_back(
         if plan == PLANS[0] and not released.is_set():
             assert released.wait(20)
             with pytest.raises(LinkLost):
-                CLAIMS.get()[0].hold()
+                LEASES.get()[0].hold()
             failure = Failure("the device was released", "", interruption=Interruption.LINK)
             raise WorkerFailed(failure, None)
 
@@ -139,9 +139,9 @@ def test_an_interrupt_keeps_what_has_come_in_and_gives_the_rest_back(
     timings.before = hang_first
     monkeypatch.setattr(at_once, "wait", interrupt)
     with open_device(A, B):
-        for claim in CLAIMS.get():
-            release = claim.release
-            claim.release = lambda release=release: (release(), released.set())  # type: ignore[method-assign]
+        for lease in LEASES.get():
+            release = lease.release
+            lease.release = lambda release=release: (release(), released.set())  # type: ignore[method-assign]
         study = run(Script(ratios=ratios(0.8, 0.5)))
     assert study.finished == "interrupted"
     assert backends(study, "search") == [2], "one was timed, and the other says nothing"
@@ -267,17 +267,17 @@ def test_devices_of_another_kind_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     offers = {"a": "x", "b": "x", "c": "y"}
 
     def query(backend: Any, environment: str) -> Capabilities:
-        claim = find_claim(environment)
-        assert claim is not None
-        if claim.device.name == "d":
+        lease = find_lease(environment)
+        assert lease is not None
+        if lease.device.name == "d":
             raise BadSettings("no answer", fix="wait")
-        return Capabilities(machine={"cpu": offers[claim.device.name]})
+        return Capabilities(machine={"cpu": offers[lease.device.name]})
 
     told.clear()
     monkeypatch.setattr(at_once, "query_capabilities", query)
     with open_device(*(Device(name, name) for name in "abcd")) as environment:
         leave_out_unlike(PLANS[0].backend, environment, told.append)
-        assert [claim.device.name for claim in CLAIMS.get()] == ["a", "b"]
+        assert [lease.device.name for lease in LEASES.get()] == ["a", "b"]
     texts = [event.text for event in told if isinstance(event, Note)]
     assert texts == [
         "c is left out: its CPU or packages are not those of a",

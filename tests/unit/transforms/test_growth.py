@@ -19,9 +19,10 @@ _PHASES = f"""{_HEAD} g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] a) => (float[n, 
 _NORM = f"""{_HEAD} g (float[1, {_MANY << 20}] x) => (float[n, m] y) <float e = {{0.00001}}>
     {{ m = ReduceMean<axes = [-1]>(x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean<axes = [-1]>(q)
        w = Add(v, e) s = Sqrt(w) y = Div(d, s) }}"""
-_TABLE = f"{_HEAD} g (float[1, 1] x, float[{_MANY}, 1] a, float[1, {_MANY}] b) => (float[n, m] y)"
-_GROUPS = f"""{_HEAD} g (float[1, 65537, 4, 4] x, float[131074, 1, 1, 1] a) => (float[n, m, 4, 4] y)
-    {{ y = Conv<group = 65537>(x, a) }}"""
+_PAIR = f"float[{_MANY}, 1] a, float[1, {_MANY}] b"
+_TABLE = f"{_HEAD} g (float[1, 1] x, {_PAIR}) => (float[n, m] y)"
+_GROUPS = f"""{_HEAD} g (float[1, 65537, 4, 4] x, float[131074, 1, 1, 1] a) => (float[n, m] y)
+    {{ c = Conv<group = 65537>(x, a) y = Flatten(c) }}"""
 
 
 @pytest.mark.parametrize(

@@ -277,9 +277,9 @@ class NodeGroups:
                 self._follow_channels(node)
         parts = self._join_parts()
         if related:
-            self._absorb_parts(self._join_enclosed_parts(parts))
+            self._absorb_parts(self._match_parts_between_groups(parts))
 
-    def _join_enclosed_parts(self, parts: Sequence[list[int]]) -> list[list[int]]:
+    def _match_parts_between_groups(self, parts: Sequence[list[int]]) -> list[list[int]]:
         """Join parts of both sides that lie between the same groups; return the others."""
         borders = {part[0]: self._find_borders(part) for part in parts}
         second = {part[0]: part for part in parts if self._graphs.side_of_node(part[0])}

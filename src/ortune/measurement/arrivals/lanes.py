@@ -79,10 +79,10 @@ _QUICKER = 0.98
 _LEAST_NS = 10_000_000  # time at least that a lane runs before it counts as settled
 
 
-def run_positions(lane: Lane, *positions: int) -> None:
-    """Run the calls of some positions, one after the other."""
-    for position in positions:
-        for session, feeds in lane.calls(position):
+def run_rounds(lane: Lane, *rounds: int) -> None:
+    """Run the calls of some rounds, one after the other."""
+    for round_ in rounds:
+        for session, feeds in lane.calls(round_):
             session.run(feeds)
 
 

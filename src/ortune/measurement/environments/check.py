@@ -23,7 +23,7 @@ from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import stream
 from ortune.measurement import process
-from ortune.measurement.devices import Device, LinkLost, find_claim, open_device
+from ortune.measurement.devices import Device, LinkLost, find_lease, open_device
 from ortune.measurement.environment import find_interpreter, find_packages
 from ortune.measurement.environments.installed import (
     Environment,
@@ -86,8 +86,8 @@ def check_device(device: Device) -> CheckedDevice:
     kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     try:
         with open_device(device) as environment:
-            claim = find_claim(environment)
-            readings = claim.hold() if claim else {}
+            lease = find_lease(environment)
+            readings = lease.hold() if lease else {}
             offers = {
                 kind.name(): process.query_capabilities(kind(), environment)
                 for kind in kinds

@@ -81,7 +81,7 @@ class Arrivals(Workload):
                 start = lane.clock() - zero
                 if start > patience:
                     break
-                lane_threads.run_positions(lane, span.at + call)
+                lane_threads.run_rounds(lane, span.at + call)
                 served.append((call, start, lane.clock() - zero))
             return served
 

@@ -41,7 +41,7 @@ class FirstShapes(Workload):
             waiting = lanes.RunQueueMeter(lane)
             for position in (*turn, *turn):
                 start = lane.clock()
-                lanes.run_positions(lane, position)
+                lanes.run_rounds(lane, position)
                 times[rig.shapes[position]].append(lane.clock() - start)
             share = waiting.share()
         first = [times[rig.shapes[k]][0] for k in turn]

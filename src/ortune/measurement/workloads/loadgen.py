@@ -87,7 +87,7 @@ class Loadgen(Workload):
             lane, times = rig.lanes[0], []
             for k in range(_TRIES):
                 start = lane.clock()
-                lane_threads.run_positions(lane, span.at + k)
+                lane_threads.run_rounds(lane, span.at + k)
                 times.append(lane.clock() - start)
             expected = 1e9 * len(rig.lanes) / max(1, min(times))
         waiting = lane_threads.RunQueueMeter(rig.lanes[0])
@@ -200,7 +200,7 @@ class _Counter:
             key, index = query
             try:
                 if not self._errors:
-                    lane_threads.run_positions(lane, index)
+                    lane_threads.run_rounds(lane, index)
             except BaseException as error:
                 self._errors.append(error)
             # A query without an answer would be waited for without end.

@@ -56,13 +56,13 @@ class Throughput(Workload):
                 times: list[int] = []
                 last = lane.clock()
                 for turn in range(lanes.index(lane), total, len(lanes)):
-                    lane_threads.run_positions(lane, span.at + turn)
+                    lane_threads.run_rounds(lane, span.at + turn)
                     now = lane.clock()
                     times.append(now - last)
                     last = now
                 through.append(lane)
                 while len(through) < len(lanes) and not start.broken:  # until all are through
-                    lane_threads.run_positions(lane, span.at)
+                    lane_threads.run_rounds(lane, span.at)
                     company.append(lane)
             except BaseException:
                 start.abort()

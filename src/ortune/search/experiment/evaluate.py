@@ -16,7 +16,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.graph.io import file
 from ortune.measurement.accuracy import ERROR, compute_score
-from ortune.measurement.devices import CLAIMS, Claim, find_claim
+from ortune.measurement.devices import LEASES, Lease, find_lease
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
@@ -62,7 +62,7 @@ class Attempts:
         self.ledger.set_aside(self._is_void)
         self.journal = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
-        self._workers: dict[Claim | None, Worker] = {}  # of the original, one a device
+        self._workers: dict[Lease | None, Worker] = {}  # of the original, one a device
         self._began = self._building = 0.0
 
     def _is_void(self, trial: Trial) -> bool:
@@ -220,7 +220,7 @@ class Attempts:
             return trial
         self.end_baseline()
         self.add_note(f"{Interruption.LINK}: the trial is repeated")
-        CLAIMS.set(CLAIMS.get()[1:] or CLAIMS.get())
+        LEASES.set(LEASES.get()[1:] or LEASES.get())
         return measure_trial()
 
     def _take_shared(self, key: str, proposal: Proposal) -> Trial | None:
@@ -250,8 +250,8 @@ class Attempts:
 
     def _build_plan(self, plan: Plan) -> Files:
         began = perf_counter()
-        claims = CLAIMS.get()
-        if len(claims) < 2 and (worker := self._workers.get(*claims or (None,))) and worker.alive:
+        leases = LEASES.get()
+        if len(leases) < 2 and (worker := self._workers.get(*leases or (None,))) and worker.alive:
             worker.unload()  # where there are several it may be timing
         try:
             return build_all(self.context, plan, self.sink)
@@ -392,20 +392,20 @@ class Attempts:
         Beside a live worker of the original, large ones hold the model in turns.
         """
         context, backend = self.context, self.context.job.baseline
-        claim = find_claim(context.job.environment)
-        worker = self._workers.get(claim)
+        lease = find_lease(context.job.environment)
+        worker = self._workers.get(lease)
         if worker is None or not worker.alive:
             worker = measure.start_worker(context, context.models, backend, "baseline")
-            self._workers[claim] = self.stack.enter_context(worker)
+            self._workers[lease] = self.stack.enter_context(worker)
             if beside is not None:
                 worker.take_turns_with(beside)
             wait_until_ready(worker)
         return worker
 
-    def end_baseline(self, claim: Claim | None = None) -> None:
+    def end_baseline(self, lease: Lease | None = None) -> None:
         """End the baseline worker of a device, or of that used now: finalists get fresh ones."""
-        claim = claim or find_claim(self.context.job.environment)
-        if (worker := self._workers.pop(claim, None)) is not None:
+        lease = lease or find_lease(self.context.job.environment)
+        if (worker := self._workers.pop(lease, None)) is not None:
             worker.close()
 
 

@@ -96,7 +96,7 @@ class Original:
         return ERROR / max(1, self.finalists)
 
     @property
-    def timeout_s(self) -> float:
+    def scoring_timeout_s(self) -> float:
         """Seconds that scoring a part may take."""
         return max(_SCORING_S, self.experiment.time)
 
@@ -283,7 +283,7 @@ class Original:
                 "scores",
                 fix="leave it out",
             )
-        answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
+        answer = self.worker.ask("evaluate", function=function, timeout_s=self.scoring_timeout_s)
         records = context.to_record_array(answer["records"][0])
         budget, rule = budgeting.budget_for_evaluate(function, self.experiment.budget)
         yields: Feeds | None = None

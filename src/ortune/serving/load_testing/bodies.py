@@ -16,7 +16,7 @@ from ortune.core.session import Tensors
 from ortune.serving.load_testing.requests import ServerUrl
 from ortune.serving.load_testing.server import model_path
 from ortune.serving.protocol import datatypes
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 
 
 def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 _NAMES = {
     "bool": "BOOL",

@@ -21,7 +21,7 @@ from ortune.serving.protocol.datatypes import (
     make_json_refusal,
     to_raw,
 )
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 
 _MOST_CONTAINERS = 1_000_000
 """Lists and objects of a body's JSON: each takes 56 bytes and more for its two characters."""

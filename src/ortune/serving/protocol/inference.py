@@ -16,7 +16,7 @@ from ortune.serving.protocol.datatypes import (
     find_dtype,
     make_json_refusal,
 )
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ortune.serving.protocol.datatypes import (
     from_raw,
     to_raw,
 )
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 
 SERVICE = "inference.GRPCInferenceService"
 HEALTH = "/grpc.health.v1.Health/Check"

@@ -10,7 +10,7 @@ from ortune.core.hardware.instances import InstanceGroup
 from ortune.core.version import __version__
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.messages import find_message_class
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 EXTENSIONS = (
     *("binary_tensor_data", "classification", "model_configuration", "model_repository"),

@@ -16,7 +16,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import set_usable_cpus, usable_cpus
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.server import Service
 from ortune.serving.server.http.app import App
 from ortune.serving.server.http.exchange import Message, Receive, Send

@@ -147,7 +147,7 @@ g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) 
 def test_openvino_is_asked_itself(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = saved(tmp_path)
-    found = build_placement("openvino", file.load(path), native.query_native_nodes(path, {}))
+    found = build_placement("openvino", file.load(path), native.query_nodes_by_device(path, {}))
     taken = {name for names in found.nodes.values() for name in names}
     assert {"outer", "branch"} <= taken
 
@@ -159,7 +159,7 @@ def test_what_openvino_does_not_convert_is_named(tmp_path: Path) -> None:
 g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
 """
     with pytest.raises(BadModel, match=r"does not convert nobody\.Thing"):
-        native.query_native_nodes(saved(tmp_path, text), {})
+        native.query_nodes_by_device(saved(tmp_path, text), {})
 
 
 def test_layers_with_integers_are_counted_where_they_run(tmp_path: Path) -> None:

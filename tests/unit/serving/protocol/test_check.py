@@ -7,7 +7,7 @@ import pytest
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.inference import InferRequest, OutputRequest, check_request
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 INPUTS = (TensorSpec("x", "float32", ("N", 4)), TensorSpec("ids", "int64", ("N", None)))
 OUTPUTS = (TensorSpec("y", "float32", ("N", 2)), TensorSpec("h", "float16", ("N",)))

@@ -19,7 +19,7 @@ from tests.unit.serving.protocol.kit import (
 
 from ortune.serving.protocol.http_body import declare_body, encode_response, parse_header_length
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
 RAW = np.array([1, 2], np.float32).tobytes()

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.datatypes import to_raw
 from ortune.serving.protocol.inference import InferResponse, OutputRequest
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 TYPED: dict[str, str] = {
     "BOOL": "bool_contents",

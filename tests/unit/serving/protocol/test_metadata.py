@@ -5,7 +5,7 @@ import pytest
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.instances import InstanceGroup
 from ortune.serving.protocol import metadata
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 
 INPUTS = (
     TensorSpec("x", "float32", ("N", 3, None)),

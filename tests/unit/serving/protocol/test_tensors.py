@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.serving.protocol import datatypes
 from ortune.serving.protocol.datatypes import classify, count_elements, from_raw, to_raw
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 

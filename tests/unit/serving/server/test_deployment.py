@@ -15,7 +15,7 @@ from tests.unit import studies
 import ortune as ot
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 from ortune.serving.server import deployment, replica
 from ortune.serving.server.repository.sources import find_sources
 from ortune.serving.server.settings import Serve

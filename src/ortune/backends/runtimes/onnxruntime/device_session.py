@@ -11,9 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime import messages, trace
+from ortune.backends.runtimes.onnxruntime import messages, plug_in, trace
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.session import Recording, Tensors

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.runtimes import own_process
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime import plug_in
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.session import Executed, InProcess, Operand, Recorded, Recording, Session, Tensors
 from ortune.core.termination import find_termination
@@ -167,7 +167,7 @@ def open_native_session(
     yield CompiledSession(compile_for_device(path, options, device))
 
 
-def query_native_nodes(
+def query_nodes_by_device(
     path: Path, options: Mapping[str, str], device: str = "CPU"
 ) -> dict[str, tuple[str, ...]]:
     """Return device -> names of the model's operations that it has kernels for.

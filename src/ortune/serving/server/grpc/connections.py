@@ -26,9 +26,9 @@ from urllib.parse import unquote
 import psutil
 
 from ortune.core.hardware.memory import trim_heap
+from ortune.serving.server.client_limits import identify_client
 from ortune.serving.server.http.exchange import PERIOD_S, RATE
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.peers import identify_client
 
 Peer: TypeAlias = tuple[str, str]
 """Host and port."""

@@ -12,10 +12,10 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.grpc.connections import AnswerWatch, ConnectionWatch
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.repository.memory import AnswerRoom
+from ortune.serving.server.repository.memory_budget import AnswerRoom
 from ortune.serving.server.repository.repository import Repository
 
 RECEIVE_S = 60.0

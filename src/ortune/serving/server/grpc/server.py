@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError
 from ortune.core import regular_file
 from ortune.core.errors import BadSettings
 from ortune.serving.protocol import messages, metadata
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.client_limits import CLIENT, PeerLimit, identify_client
 from ortune.serving.server.grpc.connections import ConnectionWatch, split_peer
 from ortune.serving.server.grpc.inference import (
     ENDING,
@@ -23,7 +24,6 @@ from ortune.serving.server.grpc.inference import (
 from ortune.serving.server.http.exchange import SETTINGS_BYTES, make_size_refusal
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.peers import CLIENT, PeerLimit, identify_client
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits
 

@@ -13,7 +13,8 @@ from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, metadata
 from ortune.serving.protocol.datatypes import find_datatype, find_dtype, from_raw
 from ortune.serving.protocol.inference import SMALL_BYTES, InferRequest
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.client_limits import CLIENT, identify_client
 from ortune.serving.server.http.exchange import (
     BINARY,
     SETTINGS_BYTES,
@@ -33,7 +34,6 @@ from ortune.serving.server.http.exchange import (
 )
 from ortune.serving.server.listeners import Access
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.peers import CLIENT, identify_client
 from ortune.serving.server.repository.counters import METRICS_TYPE, metrics_text
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import ServedModel, TimedResponse

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import numpy as np
 import orjson
 
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
-from ortune.serving.server.repository.memory import MemoryBudget
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
+from ortune.serving.server.repository.memory_budget import MemoryBudget
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
+from ortune.serving.server.client_limits import PeerLimit, identify_client
 from ortune.serving.server.http.exchange import RATE, Message, Receive, Send
 from ortune.serving.server.listeners import Certificate
-from ortune.serving.server.peers import PeerLimit, identify_client
 
 Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 

@@ -10,7 +10,7 @@ import psutil
 
 from ortune.bundle.engine.batching import Batches, TimedAnswer
 from ortune.bundle.engine.call import Call
-from ortune.serving.protocol.status import RefusalKind
+from ortune.serving.protocol.refusals import RefusalKind
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 """Why requests fail, in Triton's words: not let in or out of time, given up by the client, failed

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.termination import Termination
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository import sources
 from ortune.serving.server.repository.counters import Counters
-from ortune.serving.server.repository.memory import MemoryBudget
+from ortune.serving.server.repository.memory_budget import MemoryBudget
 from ortune.serving.server.repository.served import (
     NOT_READY,
     Decoder,

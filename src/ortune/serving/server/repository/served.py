@@ -36,9 +36,9 @@ from ortune.serving.protocol.inference import (
     check_request,
     count_numbers,
 )
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository.counters import Counters
-from ortune.serving.server.repository.memory import FULL, MemoryBudget, count_held_bytes
+from ortune.serving.server.repository.memory_budget import FULL, MemoryBudget, count_held_bytes
 
 NOT_READY = "Server not ready"
 LATE = "Request timeout expired"

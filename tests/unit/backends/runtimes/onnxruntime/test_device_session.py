@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortune.backends.runtimes.onnxruntime import device_session
+from ortune.backends.runtimes.onnxruntime import device_session, plug_in
 from ortune.backends.runtimes.onnxruntime import session as ort
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.session import DeviceTimed
 

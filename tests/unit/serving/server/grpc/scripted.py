@@ -12,11 +12,11 @@ import numpy as np
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import DeclaredRequest, InferRequest, Output
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.repository.memory import MemoryBudget
+from ortune.serving.server.repository.memory_budget import MemoryBudget
 from ortune.serving.server.repository.served import Limits, TimedResponse
 
 T = TypeVar("T")

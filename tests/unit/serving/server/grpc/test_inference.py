@@ -28,7 +28,7 @@ from tests.unit.serving.server.grpc.scripted import (
 from tritonclient.utils import np_to_triton_dtype
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 from ortune.serving.server.grpc import inference as calls
 from ortune.serving.server.grpc.connections import ConnectionWatch
 from ortune.serving.server.grpc.inference import IN_FLIGHT, Inference

@@ -42,7 +42,7 @@ from ortune.serving.server.grpc import server as front_module
 from ortune.serving.server.grpc.server import GrpcServer, count_calls
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.repository import memory
+from ortune.serving.server.repository import memory_budget
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits
 from ortune.serving.server.repository.sources import ModelSource
@@ -450,7 +450,7 @@ async def test_answers_that_wait_are_copied_in_their_turn_and_nothing_more_is_co
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of 16 MB have room on a connection: of six the others stay as they were computed."""
-    monkeypatch.setattr(memory, "TURN_S", 20)
+    monkeypatch.setattr(memory_budget, "TURN_S", 20)
     each = 4 * WIDTH
 
     models = await repository(tmp_path)

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.unit.serving.server.http.asking import GATE, Client, client, request
 
 from ortune.core.facts import TensorSpec
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 from ortune.serving.server.http import exchange as watch
 from ortune.serving.server.http.app import raw_request
 

@@ -15,7 +15,7 @@ from tests.unit.serving.server.repository import toys
 from tests.unit.serving.server.repository.toys import asks, holding
 
 from ortune.serving.protocol.inference import InferRequest
-from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.protocol.refusals import RequestRefused
 from ortune.serving.server.repository.counters import REASONS, metrics_text
 from ortune.serving.server.repository.served import Limits, ServedModel
 

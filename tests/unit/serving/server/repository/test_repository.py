@@ -22,7 +22,7 @@ from tests.unit.serving.server.repository.toys import (
 
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository, watch_files
 from ortune.serving.server.repository.sources import ModelSource, find_sources
 

@@ -37,8 +37,8 @@ from ortune.core.preprocess import Preprocess
 from ortune.serving.protocol import http_body, inference, messages
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
-from ortune.serving.server.peers import CLIENT, identify_client
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
+from ortune.serving.server.client_limits import CLIENT, identify_client
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import (
     Limits,

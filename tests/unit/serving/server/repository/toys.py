@@ -16,7 +16,7 @@ from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.serving.protocol.inference import InferRequest, InferResponse, OutputRequest
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits, ServedModel
 from ortune.serving.server.repository.sources import ModelSource

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ortune.serving.server.repository import memory
-from ortune.serving.server.repository.memory import AnswerRoom
+from ortune.serving.server.repository import memory_budget
+from ortune.serving.server.repository.memory_budget import AnswerRoom
 
 
 async def settle() -> None:
@@ -57,7 +57,7 @@ async def test_who_gives_up_takes_no_room(late: bool) -> None:
 
 
 async def test_the_first_of_a_line_goes_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "TURN_S", 0.05)
+    monkeypatch.setattr(memory_budget, "TURN_S", 0.05)
     room = AnswerRoom(10)
     await room.enter("a", 10)
     tasks = [asyncio.create_task(room.enter("a", 10)) for _ in range(4)]

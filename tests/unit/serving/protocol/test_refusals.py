@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused, make_refusal
 
 
 @pytest.mark.parametrize("status", RefusalKind)

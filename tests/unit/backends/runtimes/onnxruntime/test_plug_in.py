@@ -9,8 +9,7 @@ import pytest
 
 from ortune.backends import openvino
 from ortune.backends.plugin import PluginProvider
-from ortune.backends.runtimes.onnxruntime import checks
-from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.onnxruntime import checks, plug_in
 from ortune.bundle.engine import consent
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings

@@ -11,7 +11,7 @@ from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
-from ortune.search.conclusion import assess_machine, list_notes
+from ortune.search.closing_notes import assess_machine, list_notes
 from ortune.search.experiment import measure
 
 QUIET = noise.Record(10, 4, 1.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 100, (2600, 2600), 50, (1.0,), {})

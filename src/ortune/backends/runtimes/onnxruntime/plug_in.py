@@ -66,7 +66,7 @@ def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
         return ProbedProvider("not installed", reason, _INSTALL[provider])
     code = (
         "import sys\n"
-        "from ortune.backends.runtimes.onnxruntime.providers import plug_in\n"
+        "from ortune.backends.runtimes.onnxruntime import plug_in\n"
         "plug_in.attempt(*sys.argv[1:])"
     )
     done = own_process.run_code(code, provider, str(index))
@@ -317,7 +317,7 @@ def explain_missing_provider(request: PlugIn) -> str | None:
         return f"{error.what}; {error.fix}"
     code = (
         "import json, sys\n"
-        "from ortune.backends.runtimes.onnxruntime.providers import plug_in\n"
+        "from ortune.backends.runtimes.onnxruntime import plug_in\n"
         "from ortune.core.errors import OrtuneError\n"
         "try:\n    plug_in.list_plug_in_devices(plug_in.PlugIn(**json.loads(sys.argv[1])))\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
-from ortune.serving.server.peers import CLIENT
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
+from ortune.serving.server.client_limits import CLIENT
 
 FULL = "Exceeds maximum queue size"
 

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
-from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.protocol.refusals import RefusalKind, RequestRefused
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
 """Whose request is answered; empty where nobody's is."""
