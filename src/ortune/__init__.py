@@ -39,6 +39,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from ortune.core.deferred_imports import defer_imports
+
 # onnxruntime reads it as it is imported, and asks a host of its maker's 9 s later without it.
 # Whatever runs or starts a session of ours imports this first; processes inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -95,6 +97,8 @@ if TYPE_CHECKING:
     load, step = _load_engine, _read_step
 
 from ortune.core.version import __version__ as __version__
+
+defer_imports()
 
 _HOME = {
     "Budget": "core.budget",
