@@ -182,10 +182,13 @@ def list_entries(
     """Yield the files of a model, made once: as the search offers them for the instruction set."""
     symmetric, seven = units == "amx", ", reduce_range=true" if units == "avx2" else ""
     hints: tuple[Hint, ...] = ("f32", "bf16") if units == "amx" else ("f32",)
-    for label, grid in (("ours", symmetric), ("other grid", not symmetric)):
-        path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}{seven}.onnx"
+    attends = ", attention=true" if units == "vnni" and name in TRANSFORMERS else ""
+    ours = [("ours", symmetric, attends), ("other grid", not symmetric, attends)]
+    for label, grid, more in [*ours, *([("float attention", symmetric, "")] if attends else ())]:
+        settings = f"{', symmetric=true' if grid else ''}{more}{seven}"
+        path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}{more}{seven}.onnx"
         if not path.is_file():
-            step = f"int8-static(target=openvino{', symmetric=true' if grid else ''}{seven})"
+            step = f"int8-static(target=openvino{settings})"
             ot.apply(made / "model.onnx", [step], data=made / "calibration", out=path)
         yield Entry(label, path, hints)
     if units == "amx":

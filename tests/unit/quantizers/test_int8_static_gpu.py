@@ -275,6 +275,9 @@ def test_a_file_for_every_cpu_keeps_zero_points() -> None:
     assert not replace(symmetric, reduce_range=True).portable
     assert symmetric.made_portable() == replace(OPENVINO, reduce_range=True)
     assert symmetric.made_portable().portable
+    attending = replace(OPENVINO, reduce_range=True, attention=True)
+    assert not attending.portable
+    assert attending.made_portable() == replace(OPENVINO, reduce_range=True)
 
 
 @pytest.mark.parametrize(("line", "pools"), [("", 1), ("z = Erf(a)", 0)])

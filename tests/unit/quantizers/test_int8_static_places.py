@@ -332,3 +332,80 @@ def test_a_refusal_says_why() -> None:
         Refused, match=r"2 of 2 layers left in float: those that have a side shorter than 40 \(2\)"
     ):
         quantize(model, Int8Static(min_side=40), [{"ids": IDS}])
+
+
+ATTENTION = """<ir_version: 8, opset_import: ["": 17]>
+g (float[b,6,32] x) => (float[b,6,32] y, float[b,6,6] s) {
+  q = MatMul(x, wq)
+  k = MatMul(x, wk)
+  v = MatMul(x, wv)
+  t = Transpose<perm = [0, 2, 1]>(k)
+  s = MatMul(q, t)
+  p = Softmax(s)
+  a = MatMul(p, v)
+  y = MatMul(a, wo)
+}"""
+PROJECTIONS = {
+    f"w{name}": normal(32, 32, seed=seed, scale=0.1) for seed, name in enumerate("qkvo")
+}
+
+
+def find_zero_points(model: ir.Model, name: str) -> list[tuple[str, int]]:
+    """Return type and value of the zero points that a node reads through pairs."""
+    node = next(node for node in model.graph if node.name == f"n_{name}")
+    pairs = [value.producer() for value in node.inputs]
+    zeros = [
+        edit.const_array(pair.inputs[2])
+        for pair in pairs
+        if pair is not None and pair.op_type == "DequantizeLinear"
+    ]
+    return [(zero.dtype.name, int(zero)) for zero in zeros if zero.ndim == 0]
+
+
+def test_products_of_two_activations_become_integer_with_zero_point_0() -> None:
+    feeds = [{"x": normal(4, 6, 32, seed=9)}]
+    model = named(model_of(ATTENTION, PROJECTIONS))
+    wanted, scores = run(model, feeds[0])
+    step = Int8Static(target="openvino", attention=True, exclude=("n_y",))
+    quantize(model, step, feeds)
+    assert find_zero_points(model, "s") == [("int8", 0), ("int8", 0)]
+    assert find_zero_points(model, "a") == [("uint8", 0), ("int8", 0)]
+    assert model.graph.outputs[1].producer().op_type == "MatMul", "the output stays float"
+    answers = run(model, feeds[0])
+    assert snr(wanted, answers[0]) > 25
+    assert snr(scores, answers[1]) > 25
+
+
+@pytest.mark.parametrize(
+    ("settings", "products"),
+    [
+        ({"exclude": ("n_s",)}, {"a"}),
+        ({"include": ("n_q", "n_s")}, {"s"}),
+        ({"ops": ("Gemm", "MatMul")}, {"s", "a"}),
+        ({"attention": False}, set()),
+    ],
+)
+def test_which_products_of_two_activations_become_integer(
+    settings: dict[str, object], products: set[str]
+) -> None:
+    feeds = [{"x": normal(1, 6, 32, seed=9)}]
+    model = named(model_of(ATTENTION, PROJECTIONS))
+    step = Int8Static(target="openvino", **{"attention": True} | settings)  # type: ignore[arg-type]
+    quantize(model, step, feeds)
+    assert {name for name in "sa" if len(find_zero_points(model, name)) == 2} == products
+
+
+def test_a_factor_that_is_a_layers_input_too_is_not_smoothed() -> None:
+    feeds = [{"x": normal(1, 6, 32, seed=9)}]
+    text = ATTENTION.replace("s = MatMul(q, t)", "s = MatMul(x, t)")
+    model = named(model_of(text, PROJECTIONS))
+    wanted = run(model, feeds[0])[0]
+    quantize(model, Int8Static(target="openvino", attention=True, smooth=0.75), feeds)
+    assert find_zero_points(model, "s") == [("int8", 0), ("int8", 0)]
+    assert snr(wanted, run(model, feeds[0])[0]) > 25
+
+
+def test_other_targets_gain_nothing_from_integer_attention() -> None:
+    with pytest.raises(BadSettings, match="cpu gains nothing") as caught:
+        Int8Static(attention=True)
+    assert "leave `attention` out" in str(caught.value)

@@ -124,6 +124,23 @@ def test_instruction_sets_choose_the_integers(flags: set[str], expected: str) ->
         assert found == [f"int8-static(target=openvino{grid})" for grid in first]
 
 
+@pytest.mark.parametrize(
+    ("flags", "ops", "attention"),
+    [
+        ({"avx512_vnni"}, TRANSFORMER, True),
+        ({"avx512_vnni"}, CNN, False),
+        ({"avx512_vnni", "amx_int8"}, TRANSFORMER, False),
+        ({"avx2"}, TRANSFORMER, False),
+    ],
+)
+def test_attention_is_in_integers_where_that_pays(
+    flags: set[str], ops: dict[str, int], attention: bool
+) -> None:
+    found = [text for text in offers(OPENVINO, ops, flags) if "int8-static" in text]
+    assert found
+    assert {"attention=true" in text for text in found} == {attention}
+
+
 def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
     return [

@@ -22,8 +22,9 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _PART = 0.5  # share of a job's time and loss that one of its models is taken to have
 _BEHIND = 0.3  # the share of the quantized layers that is left to quantizers behind the first
-_APART = ("precision", "custom_ops", "target")
-"""Fields that are no features: the hint says the precision, and libraries change no kernels."""
+_APART = ("precision", "custom_ops", "target", "attention")
+"""Fields that are no features: the hint says the precision, libraries change no kernels, and where
+attention is in integers, it is so in every plan of its kind, at the same accuracy."""
 
 
 @lru_cache(_KEPT)

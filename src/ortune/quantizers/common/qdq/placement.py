@@ -1,8 +1,9 @@
 """Which layers become integer, and where pairs go so that runtimes fuse them into kernels.
 
-A pair follows a tensor (before its readers), never an edge. Three kinds of tensor get one:
+A pair follows a tensor (before its readers), never an edge. Four kinds of tensor get one:
 
 - what a layer multiplies with its weight;
+- both factors of a product of two activations, where those are wanted (attention);
 - what a convolution makes, after the Relu or Clip that the kernel absorbs: integer convolutions
   write integers, so every reader of such a tensor reads the rounded values;
 - what a follower makes: an operator between two integer tensors that has an integer kernel itself
@@ -40,6 +41,8 @@ class Scope:
 
     # To become integer, by graph: the main graph first, then bodies.
     layers: Mapping[ir.Graph, tuple[Layer, ...]]
+    # Products of two activations that are to become integer too, by graph.
+    products: Mapping[ir.Graph, tuple[ir.Node, ...]]
     excluded: frozenset[ir.Node]  # nodes that the user wants in float
     reasons: dict[ir.Node, str]  # multiplying node that stays in float -> reason
 
@@ -54,6 +57,7 @@ def select_scope(
     keep_first: int,
     head: bool,
     min_side: int,
+    attention: bool,
 ) -> Scope:
     """Choose the layers of the main graph and of all bodies; limits are as of `int8-static`.
 
@@ -94,7 +98,27 @@ def select_scope(
         graph: tuple(layer for layer in part if layer.node not in reasons)
         for graph, part in layers_by_graph.items()
     }
-    return Scope(fit, excluded, reasons)
+    products: dict[ir.Graph, tuple[ir.Node, ...]] = dict.fromkeys(graphs, ())
+    if attention and "MatMul" in ops:
+        for graph in graphs:
+            products[graph] = tuple(
+                node
+                for node in graph
+                if reasons.get(node) == _TWO and _has_float_factors(node)
+                if node not in excluded and (not include or node in only)
+            )
+        for node in (node for part in products.values() for node in part):
+            del reasons[node]
+    return Scope(fit, products, excluded, reasons)
+
+
+def _has_float_factors(node: ir.Node) -> bool:
+    return node.op_type == "MatMul" and all(
+        value is not None
+        and value.dtype in (None, ir.DataType.FLOAT)
+        and edit.const_tensor(value) is None
+        for value in node.inputs
+    )
 
 
 def summarize_reasons(reasons: Mapping[ir.Node, str], done: int) -> str:
@@ -121,6 +145,9 @@ def note_float_layers(model: ir.Model, reasons: Mapping[ir.Node, str], done: int
         )
 
 
+_TWO = "multiply two activations"
+
+
 def _explain_no_layer(node: ir.Node) -> str:
     if not isinstance(node.graph, ir.Graph):
         return "are inside local functions"
@@ -129,7 +156,7 @@ def _explain_no_layer(node: ir.Node) -> str:
     if qdq.is_weight(weight):
         return QUANTIZED
     if tensor is None:
-        return "multiply two activations"
+        return _TWO
     if tensor.dtype != ir.DataType.FLOAT:
         return f"have {tensor.dtype.name.lower()} weights"
     if not has_bounded_values(weight):
@@ -192,12 +219,19 @@ class Placement:
 
     graph: ir.Graph
     layers: tuple[Layer, ...]
+    products: tuple[ir.Node, ...]  # of two activations that become integer
     # Tensor that gets a pair -> tensor whose range it takes, in graph order.
     tensors: dict[ir.Value, ir.Value]
     replaced: frozenset[ir.Value]  # those whose every reader takes the rounded values
     followers: frozenset[ir.Node]  # nodes between that become integer too
     # Tensors of float layers that a pair on either side would make integer.
     guarded: frozenset[ir.Value]
+
+    @property
+    def readers(self) -> frozenset[ir.Node]:
+        """Nodes that compute with integers."""
+        at_work = (*(layer.node for layer in self.layers), *self.products)
+        return self.followers.union(at_work)
 
 
 def place_all(
@@ -221,7 +255,13 @@ def place_all(
     placements = []
     for graph, layers in scope.layers.items():
         placement = place_pairs(
-            graph, layers, through, usable, scope.excluded, float_outputs=float_outputs
+            graph,
+            layers,
+            scope.products[graph],
+            through,
+            usable,
+            scope.excluded,
+            float_outputs=float_outputs,
         )
         placements.append(placement)
         dropped = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
@@ -233,6 +273,7 @@ def place_all(
 def place_pairs(
     graph: ir.Graph,
     layers: Sequence[Layer],
+    products: Sequence[ir.Node],
     through: Sequence[str],
     usable: Callable[[ir.Value], bool],
     excluded: frozenset[ir.Node],
@@ -242,7 +283,7 @@ def place_pairs(
     """Choose the tensors that get a pair.
 
     Args:
-        layers: Candidates; those with an unusable tensor are left out.
+        layers: Candidates; those with an unusable tensor are left out, and so of `products`.
         through: Operators that may be followers, but for the nodes `excluded`.
         float_outputs: Convolutions may write float, and do unless integers are read.
     """
@@ -255,9 +296,11 @@ def place_pairs(
             for layer in placed
             if not layer.convolves or find_integer_output(layer.node) in conv_outputs
         ]
-    layer_inputs = {layer.x for layer in placed}
+    products = [node for node in products if all(map(usable, _list_factors(node)))]
+    factors = [value for node in products for value in _list_factors(node)]
+    layer_inputs = {layer.x for layer in placed} | set(factors)
     conv_outputs &= {find_integer_output(layer.node) for layer in placed}
-    at_work = {layer.node for layer in placed}
+    at_work = {layer.node for layer in placed}.union(products)
     free = [n for n in graph if n not in at_work and n not in excluded and _can_follow(n, through)]
     integers = set(layer_inputs | conv_outputs)
     source: dict[ir.Value, ir.Value] = {}
@@ -286,7 +329,8 @@ def place_pairs(
     read = {value for node in kept for value in float_inputs(node) if value is not None}
     whole = set() if float_outputs else conv_outputs | inner
     chosen = layer_inputs | whole | inner | read
-    captured = [layer.x for layer in placed if is_captured(layer.x, graph)]
+    multiplied = [*(layer.x for layer in placed), *factors]
+    captured = [value for value in multiplied if is_captured(value, graph)]
     tensors = {
         value: source[value] if value in inner and value in source else value
         for value in (*dict.fromkeys(captured), *_in_order(graph))
@@ -295,7 +339,11 @@ def place_pairs(
     greedy = [node for node in graph if node.op_type in GREEDY and node not in at_work]
     guarded = {find_integer_output(node) for node in greedy if node.inputs[0] in whole}
     parts = (frozenset(whole), frozenset(kept), frozenset(guarded & chosen))
-    return Placement(graph, tuple(placed), tensors, *parts)
+    return Placement(graph, tuple(placed), tuple(products), tensors, *parts)
+
+
+def _list_factors(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None]
 
 
 def find_integer_output(node: ir.Node) -> ir.Value:

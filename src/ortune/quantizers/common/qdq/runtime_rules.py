@@ -30,6 +30,7 @@ class Treatment(Enum):
     GUARDED = "the runtime quantizes it if pairs surround it, so no pairs are placed"
     SYMMETRIC_S8 = "activations must be int8 with zero point 0"
     SYMMETRIC = "zero point 0 is fast: uint8 where no value is negative, else int8"
+    CENTRED = "integer kernel, on request (`attention`): both have zero point 0"
     UNREAD = "lengths are written as sizes, or layers in integers get other numbers"
     BOUNDED = "a Min stands in front of the pair, or the layers behind are computed in float"
     LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
@@ -98,6 +99,7 @@ _PLAIN: tuple[tuple[Target, Treatment, str, str], ...] = (
 
 _CHECKED = "onnxruntime qdq_selectors.cc, GetQDQSelection and CheckQDQNodes"
 _WIDE = "16-bit activations"
+_ATTENTION = "two activations"
 _CASES = (
     Rule("Resize", Treatment.MOVES, _SELECTORS, "cpu", case="nearest"),
     Rule("Relu", Treatment.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add"),
@@ -110,6 +112,7 @@ _CASES = (
     Rule("Conv", Treatment.INTEGER, _EXECUTED, "openvino", case="float output"),
     Rule("Concat", Treatment.BOUNDED, _OPENVINO, "openvino", case="before a pair"),
     Rule("Shape", Treatment.UNREAD, _OPENVINO, "openvino", case="of one length"),
+    Rule("MatMul", Treatment.CENTRED, _EXECUTED, "openvino", "vnni", case=_ATTENTION),
     Rule(
         "Conv", Treatment.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
     ),
@@ -235,12 +238,13 @@ def takes_tables(target: Target) -> bool:
     return not has_rule(target, Treatment.FLOAT, "Gather", "embedding")
 
 
-def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
+def reject_unsupported(target: Target, *, wide: bool, tables: bool, attention: bool) -> None:
     """Refuse integers that a provider does not take.
 
     Args:
         wide: Some activations are to take 16 bits.
         tables: Looked-up tables are to be integers.
+        attention: Products of two activations are to be integers.
 
     Raises:
         BadSettings: The provider takes none of these.
@@ -255,6 +259,11 @@ def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
             f"{target} takes no embedding table of integers with a scale per channel",
             fix="leave `embeddings` out: tables stay float",
         )
+    if attention and not has_rule(target, Treatment.CENTRED, "MatMul", _ATTENTION):
+        raise BadSettings(
+            f"{target} gains nothing from integer products of two activations",
+            fix="leave `attention` out: they stay float",
+        )
 
 
 def find_isa_treatment(target: Target, flags: frozenset[str]) -> Treatment | None:
@@ -266,6 +275,16 @@ def find_isa_treatment(target: Target, flags: frozenset[str]) -> Treatment | Non
     names = _list_instruction_sets(flags)
     rows = (r for r in RULES if r.op == "*" and r.provider == target and r.isa in names)
     return next((r.treatment for r in rows), None)
+
+
+def gains_by_attention(target: Target, flags: frozenset[str]) -> bool:
+    """Say whether the CPU is faster by the provider's integer products of two activations.
+
+    Args:
+        flags: The CPU's, in Linux' spelling; empty where unknown.
+    """
+    names = _list_instruction_sets(flags)[-1:]
+    return any(r.case == _ATTENTION and r.provider == target and r.isa in names for r in RULES)
 
 
 def writes_float(target: Target) -> bool:

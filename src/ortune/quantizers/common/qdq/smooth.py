@@ -55,7 +55,8 @@ def find_smoothable(placement: Placement) -> dict[ir.Value, list[Layer]]:
     readers_by_value: dict[ir.Value, list[Layer]] = {}
     for layer in placement.layers:
         readers_by_value.setdefault(layer.x, []).append(layer)
-    followed = {value for node in placement.followers for value in node.inputs}
+    integer_nodes = (*placement.followers, *placement.products)
+    followed = {value for node in integer_nodes for value in node.inputs}
     return {
         x: readers
         for x, readers in readers_by_value.items()

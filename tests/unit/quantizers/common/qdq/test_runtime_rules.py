@@ -127,10 +127,26 @@ def test_instruction_sets(
     assert runtime_rules.find_isa_treatment(target, frozenset(flags)) is gives
 
 
+@pytest.mark.parametrize(
+    ("target", "flags", "pays"),
+    [
+        ("openvino", {"avx2", "avx512_vnni"}, True),
+        ("openvino", {"avx2", "avx512_vnni", "amx_int8"}, False),
+        ("openvino", {"avx2"}, False),
+        ("openvino", set(), False),
+        ("cpu", {"avx2", "avx512_vnni"}, False),
+    ],
+)
+def test_where_integer_attention_pays(
+    target: runtime_rules.Target, flags: set[str], pays: bool
+) -> None:
+    assert runtime_rules.gains_by_attention(target, frozenset(flags)) is pays
+
+
 @pytest.mark.parametrize("row", RULES, ids=lambda r: "-".join((r.provider, r.isa, r.op, r.case)))
 def test_form(row: Rule) -> None:
     assert row.source
-    assert row.isa == "any" or row.op == "*"
+    assert row.isa == "any" or row.op == "*" or row.case
     if row.provider == "cpu" and row.treatment in (*PLACED, Treatment.FLOAT):
         assert (row.op, row.case) in TOYS
 

@@ -73,6 +73,19 @@ def test_layers_in_integers_are_right_where_no_length_is_read(row: Rule) -> None
     assert errors[0] > 0.1 > 1e-3 > errors[1]
 
 
+@pytest.mark.parametrize("row", rows(Treatment.CENTRED))
+def test_two_activations_are_multiplied_in_integers_with_zero_point_0_alone(row: Rule) -> None:
+    assert row.op == "MatMul"
+    kinds = []
+    for zero in (np.int8(0), np.uint8(3)):
+        held = {"zero": zero, "scale": np.float32(0.02)}
+        turned = "t = Transpose<perm = [0, 1, 3, 2]>(i)"
+        lines = [PAIR.format("i", "scale"), turned, PAIR.format("t", "scale")]
+        proto = _proto([*lines, "z = MatMul(i_r, t_r)"], held)
+        kinds += find_kinds(proto, "MatMul")
+    assert [kind.lower() for kind in kinds] == ["i8", "f32"]
+
+
 def with_state() -> onnx.ModelProto:
     """Build convolutions around a MaxPool, and a recurrent step with a state of zeros."""
     rng = np.random.default_rng(0)
@@ -115,15 +128,15 @@ def behind_concat(axis: int, zero: np.generic, scale: np.float32) -> onnx.ModelP
     return _proto([joined, PAIR.format("x", "scale"), layer("z", "x_r", "w", "Conv", 0)], held)
 
 
-def find_kinds(proto: onnx.ModelProto) -> list[str]:
-    """Return in what each convolution is computed, by the names of OpenVINO's kernels."""
+def find_kinds(proto: onnx.ModelProto, node_type: str = "Convolution") -> list[str]:
+    """Return in what each node of a type is computed, by the names of OpenVINO's kernels."""
     compiled = compile_model(proto)
     request = compiled.create_infer_request()
     request.infer([np.ones((1, 4, 8, 8), np.float32)])
     return [
         info.exec_type.rpartition("_")[2]
         for info in request.get_profiling_info()
-        if info.node_type == "Convolution"
+        if info.node_type == node_type
     ]
 
 
