@@ -90,6 +90,7 @@ _COMPARED = {
     "NNCF with AMX": ("amx", "NNCF"),
     "NNCF with VNNI": ("vnni", "NNCF"),
     "NNCF with AVX2": ("avx2", "NNCF"),
+    "float attention with VNNI": ("vnni", "float attention"),
 }
 """Column -> the instruction set that OpenVINO is held to, and the file beside ours."""
 
