@@ -13,6 +13,12 @@ X = {"x": normal(2, 4, 6)}
 
 OLD = {
     "Softmax, over all axes behind": (11, "y = Softmax<axis = 1>(x)"),
+    "Hardmax, over all axes behind": (11, "y = Hardmax(x)"),
+    "Hardmax, over one axis": (7, "y = Hardmax<axis = 2>(x)"),
+    "GroupNormalization, a scale a group": (
+        18,
+        "u = Unsqueeze(x, last) y = GroupNormalization<num_groups = 2>(u, two, two)",
+    ),
     "Squeeze and Unsqueeze by attribute": (
         11,
         "u = Unsqueeze<axes = [0]>(x) y = Squeeze<axes = [0]>(u)",
@@ -63,7 +69,8 @@ def text(opset: int, body: str) -> str:
             "<float[4] scales = {1, 1, 2, 2}, float[4] odd = {1, 1, 1.5, 2.3}, "
             "float[4] less = {1, 1, 0.6, 0.5}, float[4] nil = {0, 0, 0, 1}, "
             "int64[1] k = {2}, int64[2] flat = {-1, 6}, "
-            "float[6, 1] r2 = {1, 2, 3, 4, 5, 6}, float[1] c = {1}, float[4] four = {1, 2, 3, 4}>"
+            "float[6, 1] r2 = {1, 2, 3, 4, 5, 6}, float[1] c = {1}, float[4] four = {1, 2, 3, 4}, "
+            "float[2] two = {1, 2}, int64[1] last = {3}>"
         )
     )
     return f"""<ir_version: 7, opset_import: ["": {opset}]>

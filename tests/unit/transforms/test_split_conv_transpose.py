@@ -99,6 +99,7 @@ def test_stride_one_is_a_convolution(kernel: tuple[int, ...]) -> None:
         ({"strides": [2, 2], "output_shape": [9, 9]}, (3, 3), "follows from the size"),
         ({"strides": [3, 3]}, (1, 1), "as many multiplications"),
         ({"strides": [2, 2], "group": 2, "opset": 10}, (4, 4), "before opset 11"),
+        ({"strides": [2, 2], "opset": 9}, (3, 3), "before opset 10"),
     ],
 )
 def test_what_has_no_such_form_is_named(

@@ -1,6 +1,6 @@
 """Raise the version of the default domain, node by node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -35,8 +35,9 @@ def raise_to(model: ir.Model, version: int) -> int:
     edit.inline_functions(model)
     infer_shapes(model)
     count = 0
-    if old < _RESIZE <= version:
-        count = sum(_rewrite_resize(node) for node in list(edit.walk_nodes(model)))
+    for since, rewrite in _REWRITES.items():
+        if old < since <= version:
+            count += sum(rewrite(node) for node in list(edit.walk_nodes(model)))
     nodes = [node for node in edit.walk_nodes(model) if _needs_conversion(node, old, version)]
     parts = [isolate_node(node, f"n{index}") for index, node in enumerate(nodes)]
     converted = _convert_graphs(nodes, parts, old, version)
@@ -55,10 +56,6 @@ def raise_to(model: ir.Model, version: int) -> int:
     model.opset_imports[""] = version
     names.make_names_unique(model)
     return count
-
-
-_RESIZE = 11
-"""The opset from which Resize says how it takes coordinates; before, it took them one way."""
 
 
 def _rewrite_resize(node: ir.Node) -> bool:
@@ -94,6 +91,64 @@ def _rewrite_resize(node: ir.Node) -> bool:
     resized.doc_string = node.doc_string
     resized.outputs[0].name = editor.reserve_name(f"{node.name}_resized")
     return edit.replace_node(node, resized)
+
+
+def _flatten_hardmax(node: ir.Node) -> bool:
+    """Let a Hardmax over all axes from `axis` on, as before opset 13, be over one axis.
+
+    onnx has no adapter. False where it is over the last axis alone.
+    """
+    x, graph = node.inputs[0] if node.inputs else None, node.graph
+    if node.domain or node.op_type != "Hardmax" or graph is None or x is None:
+        return False
+    axis = edit.read_attribute(node, "axis", 1)
+    if axis == -1 or (x.shape is not None and axis == x.shape.rank() - 1):
+        node.attributes["axis"] = ir.AttrInt64("axis", axis)
+        return False
+    editor = edit.Editor(graph)
+    shape = editor.make_node("Shape", [x], name=f"{node.name}_shape")
+    flat = editor.make_node("Flatten", [x], {"axis": axis}, name=f"{node.name}_flat")
+    largest = editor.make_node("Hardmax", flat.outputs, {"axis": 1}, name=f"{node.name}_rows")
+    inputs = [largest.outputs[0], shape.outputs[0]]
+    last = editor.make_node("Reshape", inputs, name=node.name, like=node.outputs[0])
+    for new in (shape, flat, largest, last):
+        new.metadata_props.update(node.metadata_props)
+        new.doc_string = node.doc_string
+    return edit.replace_node(node, shape, flat, largest, last)
+
+
+def _spread_groups(node: ir.Node) -> bool:
+    """Give a GroupNormalization a scale and a bias a channel; before opset 21 it was one a group.
+
+    onnx has no adapter.
+
+    Raises:
+        BadModel: The number of channels is not known.
+    """
+    graph = node.graph
+    if node.domain or node.op_type != "GroupNormalization" or graph is None:
+        return False
+    groups, dims = edit.read_attribute(node, "num_groups", 1), edit.shape_of(node.inputs[0])
+    channels = dims[1] if dims and len(dims) > 1 else None
+    if not isinstance(channels, int):
+        raise _no_way(node, 18, 21, "the number of its channels is not known")
+    editor = edit.Editor(graph)
+    last = editor.add_constant(f"{node.name}_last", np.array([1]))
+    spread = editor.add_constant(f"{node.name}_spread", np.array([groups, channels // groups]))
+    flat = editor.add_constant(f"{node.name}_flat", np.array([-1]))
+    for index in (1, 2):
+        column = editor.add_node(node, "Unsqueeze", [node.inputs[index], last])
+        rows = editor.add_node(node, "Expand", [column, spread])
+        node.replace_input_with(index, editor.add_node(node, "Reshape", [rows, flat]))
+    return True
+
+
+_REWRITES: Mapping[int, Callable[[ir.Node], bool]] = {
+    11: _rewrite_resize,
+    13: _flatten_hardmax,
+    21: _spread_groups,
+}
+"""Opset in which an operator came to mean something else -> what onnx's adapters leave undone."""
 
 
 def _spread_slopes(model: ir.Model, old: int, new: int) -> None:

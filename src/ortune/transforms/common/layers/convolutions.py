@@ -21,6 +21,8 @@ from ortune.transforms.common.layers import affine
 
 _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
+_SLICED = 10
+"""Opset from which Slice takes bounds as inputs."""
 
 _DENSEST = 4.0
 _WIDEST = 4
@@ -132,7 +134,10 @@ def _compute_axis_taps(at: affine.FoldableLayer, opset: int) -> list[Taps] | str
     extra = edit.read_attribute(node, "output_padding", (0,) * space)
     begins, ends = pads[:space], pads[space:]
     rows = zip(at.shape[2:], strides, dilations, begins, ends, extra, strict=True)
-    return [compute_taps(*row) for row in rows]
+    taps = [compute_taps(*row) for row in rows]
+    if opset < _SLICED and any(axis.surplus for axis in taps):
+        return f"before opset {_SLICED} Slice takes no bounds as inputs"
+    return taps
 
 
 def _build_phase_weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[Any]:
