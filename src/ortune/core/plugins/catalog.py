@@ -7,7 +7,6 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TypeVar
 
 from ortune.core.errors import UnknownPlugin, find_nearest, suggest_names
@@ -64,7 +63,12 @@ _STEPS = ("transforms", "quantizers")
 
 @cache
 def list_plugin_packages() -> tuple[str, ...]:
-    """Return the packages that carry plugin folders: ortune and the installed third parties."""
+    """Return the packages that carry plugin folders: ortune and the installed third parties.
+
+    For that every installed distribution is opened.
+    """
+    from importlib.metadata import entry_points
+
     return ("ortune", *sorted(point.value for point in entry_points(group="ortune.plugins")))
 
 
@@ -86,15 +90,16 @@ def load_plugin(base: type[P], name: str) -> type[P]:
                 fix="put it into a package with an entry point in the group ortune.plugins",
             )
         return user_file.load_user_class(base, name)
-    entries = map_modules(base.folder)
-    if name not in entries:
+    path = _find_entry(base.folder, name)
+    if path is None:
+        entries = map_modules(base.folder)
         usual = {k: v for v, words in _CALLED.get(base.folder, {}).items() for k in words.split()}
         near = next(iter(find_nearest(name, [*entries, *usual])), name)
         raise UnknownPlugin(
             f"no {base.__name__.lower()} '{name}'",
             fix=suggest_names(usual.get(near, name), sorted(entries)),
         )
-    module = importlib.import_module(entries[name])
+    module = importlib.import_module(path)
     classes = [
         item
         for item in vars(module).values()
@@ -119,7 +124,7 @@ def find_plugin_class(path: str, field_names: Iterable[str] = ()) -> type[Plugin
     """
     folder, _, name = path.partition("/")
     base = base_of(folder)
-    gone = user_file.names_file(name) or (folder in _STEPS and name not in map_modules(folder))
+    gone = user_file.names_file(name) or (folder in _STEPS and not _find_entry(folder, name))
     return user_file.stand_in(base, name, field_names) if gone else load_plugin(base, name)
 
 
@@ -169,14 +174,31 @@ def map_modules(folder: str) -> dict[str, str]:
     """
     entries: dict[str, str] = {}
     for root in list_plugin_packages():
-        place = _PLACES.get(folder, folder) if root == "ortune" else folder
-        try:
-            spec = importlib.util.find_spec(f"{root}.{place}")
-        except ModuleNotFoundError:
-            spec = None
-        if spec is None or spec.submodule_search_locations is None:
-            continue
-        for info in pkgutil.iter_modules(spec.submodule_search_locations):
-            if not (info.ispkg or info.name.startswith("_")):
-                entries.setdefault(info.name.replace("_", "-"), f"{spec.name}.{info.name}")
+        for name, path in _map_package(root, folder).items():
+            entries.setdefault(name, path)
     return entries
+
+
+def _find_entry(folder: str, name: str) -> str | None:
+    """Return the module of an entry; third parties are looked for where ortune has none."""
+    return _map_own(folder).get(name) or map_modules(folder).get(name)
+
+
+@cache
+def _map_own(folder: str) -> dict[str, str]:
+    return _map_package("ortune", folder)
+
+
+def _map_package(root: str, folder: str) -> dict[str, str]:
+    place = _PLACES.get(folder, folder) if root == "ortune" else folder
+    try:
+        spec = importlib.util.find_spec(f"{root}.{place}")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.submodule_search_locations is None:
+        return {}
+    return {
+        info.name.replace("_", "-"): f"{spec.name}.{info.name}"
+        for info in pkgutil.iter_modules(spec.submodule_search_locations)
+        if not (info.ispkg or info.name.startswith("_"))
+    }
