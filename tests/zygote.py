@@ -31,6 +31,7 @@ from pathlib import Path
 from select import select
 from typing import Any, NoReturn
 
+from ortune.core.plugins import catalog
 from ortune.core.python_process import make_python_command
 
 PROGRAMS = {
@@ -40,12 +41,14 @@ PROGRAMS = {
 """What is run as a program -> the module whose `main` that calls."""
 SETTLED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "CUDA_", "ORT")
 """How variables begin that are read at a start or an import: with others nothing is forked."""
+_LATER = "CUDA_DEVICE_ORDER"
+"""It is read where CUDA begins, in the fork; who asks for CUDA's devices leaves it set."""
 _LONGEST = 1 << 16
 _more: list[str] = []
 
 
 def _settled(given: Any) -> dict[str, str]:
-    return {name: text for name, text in given.items() if name.startswith(SETTLED)}
+    return {k: v for k, v in given.items() if k.startswith(SETTLED) and k != _LATER}
 
 
 class Zygote:
@@ -162,6 +165,7 @@ def _serve(asks: socket.socket, more: Sequence[str]) -> None:
     del sys.path[0]  # the folder of this file: a worker starts in safe-path mode
     for name in ("onnxruntime", *PROGRAMS.values(), *more):
         importlib.import_module(name)
+    catalog.list_plugin_packages()  # it opens every distribution
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
