@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import numpy as np
 import onnx
@@ -200,7 +200,8 @@ def write_belongings(root: Path) -> None:
 
 
 def run_beside_belongings(code: str, root: Path) -> list[str]:
-    """Run code where the package is found; return the lines that it prints."""
+    """Run code where the package is found, its workers forked; return the lines that it prints."""
+    code = f"from tests import zygote\nwith zygote.starting():\n{indent(code, ' ' * 4)}"
     paths = os.pathsep.join([str(root / "site"), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", code],
