@@ -63,6 +63,18 @@ def test_this_interpreter_answers_what_is_read_here() -> None:
     assert found.devices["CPUExecutionProvider"] == ("CPU",)
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or "ORTUNE_REAL_WORKERS" in os.environ, reason="no forks of tests"
+)
+def test_tests_fork_workers_also_behind_a_question_for_cuda_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suite whose workers are interpreters of their own takes far longer, and does not say."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    with Worker(WorkerJob({}, Cpu(), {}, tmp_path)) as worker:
+        assert psutil.Process(worker.pid).ppid() != os.getpid()
+
+
 def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = query_capabilities(Cpu())
     monkeypatch.setattr(Worker, "__init__", lambda *args, **kwargs: pytest.fail("asked again"))
