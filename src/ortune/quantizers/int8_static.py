@@ -348,8 +348,13 @@ class Int8Static(Quantizer):
             f"{reasons and f' ({reasons})'}"
         )
         if places.QUANTIZED in scope.reasons.values():
-            takes_float = "apply requantize, which takes the model back to float first"
-            raise Refused(why, fix=takes_float)
+            dequantize.restore_float(as_float := model.clone())
+            placements, _ = self._place_pairs(as_float, None)
+            if any(placement.layers for placement in placements):
+                fix = "apply requantize, which takes the model back to float first"
+            else:
+                fix = "quantize the float model that it was made from"
+            raise Refused(why, fix=fix)
         refuse_without_layers(model, why)
 
     def _list_ops(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -269,3 +270,26 @@ def test_a_bound_goes_with_its_pair() -> None:
     assert snr(wanted, run(model, large)[0]) > 30
     quantize(again, Requantize(Int8Static(target="openvino")), SAMPLES)
     assert ops(again).count("Min") == 1
+
+
+INT4 = """<ir_version: 10, opset_import: ["": 21]>
+g (float[1,32] x) => (float[1,32] y) {
+  w = DequantizeLinear(q, s)
+  y = MatMul(x, w)
+}"""
+
+
+@pytest.mark.parametrize("step", [Int8Static(), Requantize()])
+def test_weights_that_do_not_become_float_again_are_sent_to_the_float_model(
+    step: Int8Static | Requantize,
+) -> None:
+    model = model_of(INT4, {"s": np.float32(0.1)})
+    packed = ir.tensor(np.zeros((32, 32), ml_dtypes.int4), dtype=ir.DataType.INT4, name="q")
+    value = ir.Value(name="q", const_value=packed, shape=packed.shape)
+    model.graph.register_initializer(value)
+    for node in model.graph:
+        if node.op_type == "DequantizeLinear":
+            node.replace_input_with(0, value)
+    with pytest.raises(Refused, match="are quantized already") as caught:
+        quantize(model, step, [{"x": normal(1, 32)}])
+    assert caught.value.fix == "quantize the float model that it was made from"

@@ -220,7 +220,8 @@ class HalfConverter:
             name = self._format.name
             raise Refused(
                 f"sequence '{value.name}' passes between {name} and float32 operators",
-                fix=f"put all operators that make and read it into `block`, or leave {name} out",
+                fix=f"leave {name} out, or name all operators that make and read it in `block` of "
+                "ortune apply",
             )
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)
@@ -497,7 +498,7 @@ def _prepare_model(model: ir.Model) -> None:
         if node.op_type.startswith("Optional"):
             raise Refused(
                 f"{node.op_type} '{node.name}' holds a value of optional type",
-                fix="leave the step out",
+                fix="leave 16-bit floats out",
             )
 
 
