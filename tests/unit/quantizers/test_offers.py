@@ -137,8 +137,9 @@ def test_attention_is_in_integers_where_that_pays(
     flags: set[str], ops: dict[str, int], attention: bool
 ) -> None:
     found = [text for text in offers(OPENVINO, ops, flags) if "int8-static" in text]
-    assert found
-    assert {"attention=true" in text for text in found} == {attention}
+    *others, last = ["attention=true" in text for text in found]
+    assert others and all(taken is attention for taken in others)
+    assert not last, "as float attention is faster with short sequences"
 
 
 def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
