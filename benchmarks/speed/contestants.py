@@ -28,7 +28,7 @@ from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import instruction_sets
 
-_SIGNED, _UNSIGNED = QuantType.QInt8, QuantType.QUInt8
+SIGNED, UNSIGNED = QuantType.QInt8, QuantType.QUInt8
 TRANSFORMERS = ("bert", "minilm", "gpt2", "gptkv", "queries", "conformer", "vit")
 _NNCF = ("default", "hinted", "8-bit weights")
 
@@ -94,9 +94,9 @@ def makers(calibration: Path) -> dict[str, Callable[[Path, Path], None]]:
     """Return how each file of onnxruntime's own tools is made: name -> maker."""
     return {
         "fp16 file": _half,
-        "QDQ U8S8": partial(_static, calibration, _UNSIGNED, _SIGNED, True),
-        "QDQ U8U8": partial(_static, calibration, _UNSIGNED, _UNSIGNED, False),
-        "QDQ S8S8": partial(_static, calibration, _SIGNED, _SIGNED, True),
+        "QDQ U8S8": partial(write_static, calibration, UNSIGNED, SIGNED, True),
+        "QDQ U8U8": partial(write_static, calibration, UNSIGNED, UNSIGNED, False),
+        "QDQ S8S8": partial(write_static, calibration, SIGNED, SIGNED, True),
         "dynamic S8": _dynamic,
         "MatMulNBits 4 bits": partial(_blocks, 4),
         "MatMulNBits 8 bits": partial(_blocks, 8),
@@ -151,7 +151,7 @@ def _half(model: Path, out: Path) -> None:
     onnx.save(convert_float_to_float16(onnx.load(model), keep_io_types=True), out)
 
 
-def _static(
+def write_static(
     calibration: Path,
     activations: QuantType,
     weights: QuantType,
@@ -179,7 +179,7 @@ def _static(
 
 
 def _dynamic(model: Path, out: Path) -> None:
-    quantize_dynamic(str(model), str(out), per_channel=True, weight_type=_SIGNED)
+    quantize_dynamic(str(model), str(out), per_channel=True, weight_type=SIGNED)
 
 
 def _blocks(bits: int, model: Path, out: Path) -> None:

@@ -36,6 +36,7 @@ from benchmarks.tables.features import (
     fuzzing,
     openvino_overhead,
     sequences,
+    stock_int8,
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.fleet import fleet
@@ -106,6 +107,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving hostile": ("serving_hostile", hostile),
     "fuzzing": ("fuzzing", fuzzing),
     "executed int8": ("executed_int8", executed_int8),
+    "stock int8": ("stock_int8", stock_int8),
 }
 """Name of a table -> the results that it is written from, and its writer."""
 _TABLED = (

@@ -121,6 +121,29 @@ def executed_int8(results: Results) -> str:
     return f"{where(results)}\n\n{table(['model', *compared], cells)}"
 
 
+def stock_int8(results: Results) -> str:
+    """Return a row a model: float32 and the stock tool's file over ours, and the two ratios."""
+    files = {(row["model"], row["file"]): row for row in results["rows"]}
+    models = dict.fromkeys(row["model"] for row in results["rows"])
+    cells = []
+    for model in models:
+        float_ratio, low, high = files[model, "float32"]["to ours"]
+        stock_ratio, least, most = files[model, "stock"]["to ours"]
+        decibels = [f"{files[model, label]['snr']:.1f} dB" for label in ("stock", "ours")]
+        ratios = (
+            f"{float_ratio:.2f} [{low:.2f}, {high:.2f}]",
+            f"{stock_ratio:.2f} [{least:.2f}, {most:.2f}]",
+        )
+        cells.append([model, *ratios, *decibels])
+    means = [
+        geometric_mean([files[model, label]["to ours"][0] for model in models])
+        for label in ("float32", "stock")
+    ]
+    cells.append(["geometric mean", *(f"{mean:.2f}" for mean in means), "", ""])
+    head = ["model", "float32", "stock tool", "SNR of the stock tool's", "SNR of ours"]
+    return f"{where(results)}\n\n{table(head, cells)}"
+
+
 _ON_TWO = "to ours, two threads"
 
 
