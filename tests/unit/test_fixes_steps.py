@@ -103,7 +103,7 @@ STEPS = {
     "a sequence between two types": (
         SEQUENCE,
         "fp16(block=[SequenceAt])",
-        "all operators that make and read it in `block`",
+        "all operators that make and read it in the step's `block`",
         "fp16(block=[SequenceAt,SequenceConstruct])",
     ),
     "a node without a way down": (

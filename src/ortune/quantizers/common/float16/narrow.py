@@ -220,8 +220,8 @@ class HalfConverter:
             name = self._format.name
             raise Refused(
                 f"sequence '{value.name}' passes between {name} and float32 operators",
-                fix=f"leave {name} out, or name all operators that make and read it in `block` of "
-                "ortune apply",
+                fix=f"leave {name} out, or name all operators that make and read it in the step's "
+                "`block`",
             )
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)
