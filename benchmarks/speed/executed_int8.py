@@ -20,14 +20,13 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +55,8 @@ SETS = {"amx": "", "vnni": "AVX512_CORE_VNNI", "avx2": "AVX2"}
 SECONDS, SAMPLES, DRAWS = 2.0, 8, 1000
 Arrays = Mapping[str, NDArray[Any]]
 Answers = list[dict[str, NDArray[Any]]]
+Run = Callable[[Arrays], Mapping[str, NDArray[Any]]]
+Key = TypeVar("Key")
 Row = dict[str, Any]
 Hint = Literal["f32", "bf16"]
 
@@ -147,24 +148,31 @@ def race_files(
     entries: Sequence[Entry], feeds: Sequence[Arrays], threads: int
 ) -> tuple[dict[tuple[str, str], NDArray[Any]], dict[tuple[str, str], Answers]]:
     """Return seconds of the turns and the answers of each file with each of its hints."""
-    readings: dict[tuple[str, str], list[float]] = defaultdict(list)
     answers: dict[tuple[str, str], Answers] = {}
     with ExitStack() as stack:
-        runs: dict[tuple[str, str], Callable[[Arrays], Mapping[str, NDArray[Any]]]] = {}
+        runs: dict[tuple[str, str], Run] = {}
         for entry in entries:
             for hint in entry.hints:
                 properties = Openvino(threads=threads, precision=hint).build_properties()
                 session = stack.enter_context(open_native_session(entry.path, properties))
                 answers[entry.name, hint] = [dict(session.run(feed)) for feed in feeds]
                 runs[entry.name, hint] = session.run
-        end, turn = time.monotonic() + SECONDS * len(entries), 0
-        while time.monotonic() < end or turn < 2 * len(feeds):
-            for key, run in runs.items():
-                start = time.perf_counter()
-                run(feeds[turn % len(feeds)])
-                readings[key].append(time.perf_counter() - start)
-            turn += 1
-    return {key: np.array(times) for key, times in readings.items()}, answers
+        return time_in_turns(runs, feeds, SECONDS * len(entries)), answers
+
+
+def time_in_turns(
+    runs: Mapping[Key, Run], feeds: Sequence[Arrays], seconds: float
+) -> dict[Key, NDArray[Any]]:
+    """Return the seconds of each turn of every run; all take the same samples one by one."""
+    readings: dict[Key, list[float]] = {key: [] for key in runs}
+    end, turn = time.monotonic() + seconds, 0
+    while time.monotonic() < end or turn < 2 * len(feeds):
+        for key, run in runs.items():
+            start = time.perf_counter()
+            run(feeds[turn % len(feeds)])
+            readings[key].append(time.perf_counter() - start)
+        turn += 1
+    return {key: np.array(times) for key, times in readings.items()}
 
 
 def find_model(name: str) -> Path:

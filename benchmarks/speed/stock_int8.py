@@ -14,15 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import ortune as ot
 from benchmarks.result_files import result_file, write_results
@@ -32,11 +29,12 @@ from benchmarks.speed.executed_int8 import (
     SAMPLES,
     SECONDS,
     TRANSFORMERS,
-    Arrays,
+    Run,
     compute_snr,
     find_model,
     read_feed,
     summarize_ratio,
+    time_in_turns,
 )
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine.machine import describe_machine, package_versions
@@ -71,20 +69,12 @@ def race_model(name: str, folder: Path) -> list[dict[str, Any]]:
     feeds = [read_feed(path) for path in sorted((made / "data").glob("*.npz"))[:SAMPLES]]
     files = {"float32": model, "ours": ours, "stock": stock}
     with ExitStack() as stack:
-        runs: dict[str, Callable[[Arrays], Mapping[str, NDArray[Any]]]] = {
+        runs: dict[str, Run] = {
             label: stack.enter_context(Cpu(threads=1).open(path)).run
             for label, path in files.items()
         }
         answers = {label: [dict(run(feed)) for feed in feeds] for label, run in runs.items()}
-        seconds: dict[str, list[float]] = {label: [] for label in files}
-        end, turn = time.monotonic() + SECONDS * len(files), 0
-        while time.monotonic() < end or turn < 2 * len(feeds):
-            for label, run in runs.items():
-                start = time.perf_counter()
-                run(feeds[turn % len(feeds)])
-                seconds[label].append(time.perf_counter() - start)
-            turn += 1
-    times = {label: np.array(spent) for label, spent in seconds.items()}
+        times = time_in_turns(runs, feeds, SECONDS * len(files))
     expected = answers["float32"]
     return [
         {
