@@ -110,12 +110,12 @@ def _optimize_each(options: Optimize) -> int:
     from ortune.search import each
 
     searches: list[ModelSearch] = []
-    page = Path(options.out) / "summary.html"
+    page, is_whole = Path(options.out) / "summary.html", True
     for item in each.run(options):
         searches.append(item)
         with hold_interruptions():
             if item.study is not None:
-                _write_report(item.study, item.root / "report.html")
+                is_whole &= _write_report(item.study, item.root / "report.html")
             page.parent.mkdir(parents=True, exist_ok=True)
             write_result_page(build_searches(searches), page, force=True)
     codes = [
@@ -134,7 +134,7 @@ def _optimize_each(options: Optimize) -> int:
         output.print_text(f"runs:   {options.out}\nreport: {page}")
 
     output.print_result(rows, show)
-    if any(item.study is None and not item.problem for item in searches):
+    if not is_whole or any(item.study is None and not item.problem for item in searches):
         return INTERRUPTED
     return max([*codes, *(BAD for item in searches if item.problem)])
 

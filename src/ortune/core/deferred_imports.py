@@ -30,6 +30,5 @@ class _DeferringFinder:
 
 
 def defer_imports() -> None:
-    """Let the deferred modules wait, in this process; once is enough."""
-    if not any(isinstance(finder, _DeferringFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _DeferringFinder())
+    """Let the deferred modules wait, in this process."""
+    sys.meta_path.insert(0, _DeferringFinder())

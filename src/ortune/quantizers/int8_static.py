@@ -202,7 +202,6 @@ class Int8Static(Quantizer):
         if target is None:
             target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
         flags = frozenset(capabilities.instruction_sets)
-        attention = runtime_rules.gains_by_attention(target, flags)
         match runtime_rules.find_isa_treatment(target, flags):
             case runtime_rules.Treatment.REDUCED:
                 return cls(target=target, reduce_range=True)
@@ -211,6 +210,7 @@ class Int8Static(Quantizer):
             case runtime_rules.Treatment.SYMMETRIC:
                 return cls(target=target, symmetric=True)
             case _:
+                attention = runtime_rules.gains_by_attention(target, flags)
                 return cls(target=target, attention=attention)
 
     def prepares(self, facts: Facts, backend: Backend) -> Iterable[Transform]:
@@ -288,7 +288,8 @@ class Int8Static(Quantizer):
                 edit.add_note(model, f"{groups} made to have {_GROUP} channels a group")
         placements, scope = self._place_pairs(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
-        places.note_float_layers(model, scope.reasons, len(layers))
+        products = sum(len(placement.products) for placement in placements)
+        places.note_float_layers(model, scope.reasons, len(layers) + products)
         if self.embeddings:
             note_unbounded_weights(model, ("Gather",))
         if not layers:

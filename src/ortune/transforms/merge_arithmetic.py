@@ -171,7 +171,7 @@ def _replace_last_node(
     value = last.outputs[0]
     merged: list[ir.Node] = []
     for op, array in parts:
-        stored = np.ascontiguousarray(array)
+        stored = np.asarray(array, order="C")  # of rank 0 too, unlike `ascontiguousarray`
         constant = editor.add_constant(f"{last.name}_{op.lower()}_by", stored)
         name = f"{last.name}_{op.lower()}"
         node = editor.make_node(op, [inner, constant], name=name, like=value)
@@ -187,8 +187,8 @@ def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | None:
     kind = dtype.numpy()
     work = np.dtype(np.float64) if kind.kind == "f" else kind
     zero = np.zeros((), work)
-    sizes = [tensor.size for _, _, constant in chain if (tensor := edit.const_tensor(constant))]
-    most = sum(sizes) + _SMALL // kind.itemsize
+    tensors = [edit.const_tensor(constant) for _, _, constant in chain]
+    most = sum(t.size for t in tensors if t is not None) + _SMALL // kind.itemsize
     total: Total | None = Total(np.ones((), work), zero, zero, (), kind, most)
     movers = sum(_moves_numbers(node) for node, _, _ in chain)
     for node, value, constant in chain:

@@ -409,3 +409,12 @@ def test_other_targets_gain_nothing_from_integer_attention() -> None:
     with pytest.raises(BadSettings, match="cpu gains nothing") as caught:
         Int8Static(attention=True)
     assert "leave `attention` out" in str(caught.value)
+
+
+def test_a_product_without_a_range_is_named() -> None:
+    feeds = [{"x": normal(1, 6, 32, seed=9)}]
+    weights = PROJECTIONS | {"wk": np.zeros((32, 32), np.float32)}
+    model = named(model_of(ATTENTION, weights))
+    quantize(model, Int8Static(target="openvino", attention=True), feeds)
+    assert find_zero_points(model, "s") == []
+    assert "1 of 6 layers left in float: those that have no range" in edit.take_notes(model)

@@ -26,18 +26,25 @@ _GROUPS = f"""{_HEAD} g (float[1, 65537, 4, 4] x, float[131074, 1, 1, 1] a) => (
 
 
 @pytest.mark.parametrize(
-    ("step", "source", "note"),
+    ("step", "source", "note", "count"),
     [
-        (SplitConvTranspose(), _PHASES.replace("S", f"{_MANY << 11}").replace("D", "1"), "times"),
-        (SplitConvTranspose(), _PHASES.replace("S", "2").replace("D", f"{_MANY}"), "times"),
-        (FuseLayerNorm(), _NORM, "too large"),
-        (MergeArithmetic(), _TABLE + "{ t = Mul(x, a) y = Mul(t, b) }", ""),
-        (MergeArithmetic(), _TABLE + "{ t = Add(x, a) y = Add(t, b) }", ""),
-        (MergeArithmetic(), _TABLE + "{ t = Mul(x, a) u = Add(t, b) y = Neg(u) }", ""),
-        (WidenGroups(), _GROUPS, "65537"),
+        (
+            SplitConvTranspose(),
+            _PHASES.replace("S", f"{_MANY << 11}").replace("D", "1"),
+            "times",
+            0,
+        ),
+        (SplitConvTranspose(), _PHASES.replace("S", "2").replace("D", f"{_MANY}"), "times", 0),
+        (FuseLayerNorm(), _NORM, "too large", 0),
+        (MergeArithmetic(), _TABLE + "{ t = Mul(x, a) y = Mul(t, b) }", "", 0),
+        (MergeArithmetic(), _TABLE + "{ t = Add(x, a) y = Add(t, b) }", "", 0),
+        (MergeArithmetic(), _TABLE + "{ t = Mul(x, a) u = Add(t, b) y = Neg(u) }", "", 0),
+        (WidenGroups(), _GROUPS, "65537", 0),
     ],
 )
-def test_what_would_be_too_large_is_left_alone(step: Transform, source: str, note: str) -> None:
+def test_what_would_be_too_large_is_left_alone(
+    step: Transform, source: str, note: str, count: int
+) -> None:
     """Each would take 1 TB or more; made, it would end in MemoryError."""
     model = model_of(source)
     for value in list(model.graph.inputs)[1:]:
@@ -45,6 +52,6 @@ def test_what_would_be_too_large_is_left_alone(step: Transform, source: str, not
         value.const_value = ir.tensor(np.full(shape, 2, np.float32), name=value.name)
         model.graph.inputs.remove(value)
         model.graph.register_initializer(value)
-    assert step.apply(model) == 0 or step == MergeArithmetic()
+    assert step.apply(model) == count
     assert note in edit.take_notes(model)
     assert sum(tensor.nbytes for _, tensor in edit.list_named_weights(model)) <= 9 * _MANY

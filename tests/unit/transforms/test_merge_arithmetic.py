@@ -120,3 +120,11 @@ def test_integers_are_not_divided() -> None:
         t = Div(x, a) u = Div(t, b) v = Mul(u, a) y = Mul(v, b) }}"""
     model, _ = transformed(source, MergeArithmetic(), [{"x": np.arange(40)}])
     assert ops(model)["Div"] == 2
+
+
+def test_a_number_of_rank_0_stays_one() -> None:
+    source = f"""{HEAD} g (float x) => (float y) <float a = {{2}}, float b = {{3}}> {{
+        t = Mul(x, a) y = Mul(t, b) }}"""
+    model = becomes({"Mul": 1}, source, MergeArithmetic(), [{"x": normal()}], count=1)
+    (node,) = model.graph
+    assert edit.shape_of(node.inputs[1]) == ()

@@ -33,6 +33,7 @@ from ortune.transforms.common.simplify.clamps import read_clamp
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
+_TWO_ACTIVATIONS = "multiply two activations"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def select_scope(
             products[graph] = tuple(
                 node
                 for node in graph
-                if reasons.get(node) == _TWO and _has_float_factors(node)
+                if reasons.get(node) == _TWO_ACTIVATIONS and _has_float_factors(node)
                 if node not in excluded and (not include or node in only)
             )
         for node in (node for part in products.values() for node in part):
@@ -145,9 +146,6 @@ def note_float_layers(model: ir.Model, reasons: Mapping[ir.Node, str], done: int
         )
 
 
-_TWO = "multiply two activations"
-
-
 def _explain_no_layer(node: ir.Node) -> str:
     if not isinstance(node.graph, ir.Graph):
         return "are inside local functions"
@@ -156,7 +154,7 @@ def _explain_no_layer(node: ir.Node) -> str:
     if qdq.is_weight(weight):
         return QUANTIZED
     if tensor is None:
-        return _TWO
+        return _TWO_ACTIVATIONS
     if tensor.dtype != ir.DataType.FLOAT:
         return f"have {tensor.dtype.name.lower()} weights"
     if not has_bounded_values(weight):
@@ -264,7 +262,7 @@ def place_all(
             float_outputs=float_outputs,
         )
         placements.append(placement)
-        dropped = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
+        dropped = {layer.node for layer in layers}.union(scope.products[graph]) - placement.readers
         reason = "have no range: the data leaves them unused or zero"
         scope.reasons.update(dict.fromkeys(dropped, reason))
     return placements
@@ -296,17 +294,17 @@ def place_pairs(
             for layer in placed
             if not layer.convolves or find_integer_output(layer.node) in conv_outputs
         ]
-    products = [node for node in products if all(map(usable, _list_factors(node)))]
-    factors = [value for node in products for value in _list_factors(node)]
-    layer_inputs = {layer.x for layer in placed} | set(factors)
+    products = [node for node in products if all(map(usable, _list_values(node)))]
+    factors = (value for node in products for value in _list_values(node))
+    multiplied = [*(layer.x for layer in placed), *factors]
     conv_outputs &= {find_integer_output(layer.node) for layer in placed}
     at_work = {layer.node for layer in placed}.union(products)
     free = [n for n in graph if n not in at_work and n not in excluded and _can_follow(n, through)]
-    integers = set(layer_inputs | conv_outputs)
+    integers = {*multiplied, *conv_outputs}
     source: dict[ir.Value, ir.Value] = {}
     reached: dict[ir.Node, list[ir.Value]] = {}
     for node in free:
-        inputs = [value for value in float_inputs(node) if value is not None]
+        inputs = _list_values(node)
         ready = [value in integers for value in inputs]
         if not any(ready):
             continue
@@ -320,16 +318,15 @@ def place_pairs(
             continue
         reached[node] = outputs
         integers.update(outputs)
-    needed, kept = set(layer_inputs), []
+    needed, kept = set(multiplied), []
     for node in reversed(reached):
         if any(out in needed for out in reached[node]):
             kept.append(node)
-            needed.update(value for value in float_inputs(node) if value is not None)
+            needed.update(_list_values(node))
     inner = {out for node in kept for out in reached[node]}
-    read = {value for node in kept for value in float_inputs(node) if value is not None}
+    read = {value for node in kept for value in _list_values(node)}
     whole = set() if float_outputs else conv_outputs | inner
-    chosen = layer_inputs | whole | inner | read
-    multiplied = [*(layer.x for layer in placed), *factors]
+    chosen = whole.union(multiplied, inner, read)
     captured = [value for value in multiplied if is_captured(value, graph)]
     tensors = {
         value: source[value] if value in inner and value in source else value
@@ -342,8 +339,8 @@ def place_pairs(
     return Placement(graph, tuple(placed), tuple(products), tensors, *parts)
 
 
-def _list_factors(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.inputs if value is not None]
+def _list_values(node: ir.Node) -> list[ir.Value]:
+    return [value for value in float_inputs(node) if value is not None]
 
 
 def find_integer_output(node: ir.Node) -> ir.Value:
